@@ -1,0 +1,1 @@
+"""Reinforcement learning that is provably right, resumes bit for bit, and is fast."""

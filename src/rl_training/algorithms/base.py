@@ -1,0 +1,127 @@
+"""What the training loop asks of a policy and of an algorithm. Neither knows environments or files."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from rl_training.algorithms.config import AlgorithmConfig, OffPolicyConfig
+from rl_training.rng import RandomStreams, derive_seed
+from rl_training.schedules import LinearSchedule
+from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, Step, UpdateResult
+
+
+class Policy(ABC):
+    """Acting. ``act`` with a generator explores as training does; without one it is deterministic."""
+
+    def __init__(self, network: nn.Module, spec: SpaceSpec) -> None:
+        self.network = network
+        self.spec = spec
+
+    @abstractmethod
+    def act(
+        self, obs: Array, carry: Carry, *, rng: np.random.Generator | None = None, env_steps: int = 0
+    ) -> PolicyOutput: ...
+
+    @abstractmethod
+    def export_module(self) -> nn.Module:
+        """A torch module from raw observations (batch, *raw_shape) to actions in the environment's own terms."""
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """The carry at the start of an episode; a feed-forward policy's is empty."""
+        return ()
+
+    def reset_carry(self, carry: Carry, ended: Array) -> Carry:
+        """The carry with the rows of ended episodes set back to the start."""
+        return carry
+
+    def parameters_moved(self) -> None:
+        """Called when the parameters' memory is new, so that cached views of it can be dropped."""
+
+    def state_dict(self) -> State:
+        return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.network.load_state_dict(state)
+
+
+class Recorder(Protocol):
+    """Turns steps into items for a buffer."""
+
+    def record(self, step: Step) -> Any: ...
+
+    def discard(self, env_index: int) -> None: ...
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class Buffer(Protocol):
+    """Stores and samples items."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def add(self, items: Any) -> None: ...
+
+    def sample(self, batch_size: int) -> Any: ...
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class Algorithm(ABC):
+    """One batch in, one update out."""
+
+    config_class: ClassVar[type[AlgorithmConfig]]
+    policy: Policy
+
+    def __init__(self, policy: Policy, config: AlgorithmConfig) -> None:
+        self.policy = policy
+        initial = config.learning_rate
+        final = initial if config.final_learning_rate is None else config.final_learning_rate
+        self.learning_rate = LinearSchedule(initial, final, config.learning_rate_decay_steps)
+
+    def schedule_values(self, env_steps: int) -> dict[str, float]:
+        """Scheduled values at a step, for the log."""
+        return {"learning_rate": self.learning_rate(env_steps)}
+
+    @classmethod
+    @abstractmethod
+    def make_policy(cls, config: Any, spec: SpaceSpec, generator: torch.Generator) -> Policy:
+        """A freshly initialised policy: all that evaluation, prediction and export need."""
+
+    @abstractmethod
+    def state_dict(self) -> State:
+        """Everything but the policy's weights, which are saved on their own."""
+
+    @abstractmethod
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class OffPolicyAlgorithm(Algorithm):
+    """An algorithm that learns from a replay buffer."""
+
+    config: OffPolicyConfig
+
+    @abstractmethod
+    def make_recorder(self, num_envs: int) -> Recorder: ...
+
+    @abstractmethod
+    def make_buffer(self, streams: RandomStreams) -> Buffer: ...
+
+    @abstractmethod
+    def update(self, batch: Any, env_steps: int = 0) -> UpdateResult: ...
+
+
+def init_generator(seed: int) -> torch.Generator:
+    """The generator that initial weights are drawn from."""
+    return torch.Generator().manual_seed(derive_seed(seed, "init"))

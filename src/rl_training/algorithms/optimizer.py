@@ -1,0 +1,75 @@
+"""Adam (Kingma & Ba, arXiv:1412.6980) on one flat parameter vector.
+
+A small network spends more time in per-tensor overhead than in arithmetic, so all parameters of a module become views of one
+vector, and so do their gradients: clipping, Adam and a target update are then a handful of operations whatever the depth.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.types import State
+
+
+def flatten_parameters(module: nn.Module) -> Tensor:
+    """Moves a module's parameters into one vector, of which they become views, and returns it."""
+    parameters = list(module.parameters())
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    for parameter, view in zip(parameters, _split_like(flat, parameters), strict=True):
+        parameter.data = view
+    return flat
+
+
+def _split_like(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
+
+
+class FlatAdam:
+    """``step(loss, learning_rate)``: gradient, clip to a global norm, Adam."""
+
+    def __init__(
+        self, module: nn.Module, *, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999), max_norm: float | None
+    ) -> None:
+        self.parameters = flatten_parameters(module)
+        self.gradient = torch.zeros_like(self.parameters)
+        owners = list(module.parameters())
+        for parameter, view in zip(owners, _split_like(self.gradient, owners), strict=True):
+            parameter.grad = view  # backward() adds into it
+        self._eps, self._betas, self._max_norm = eps, betas, max_norm
+        self._mean = torch.zeros_like(self.parameters)
+        self._square = torch.zeros_like(self.parameters)
+        self._steps = torch.zeros((), dtype=torch.float32, device=self.parameters.device)
+
+    def step(self, loss: Tensor, learning_rate: float) -> None:
+        self.gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._max_norm is not None:
+            norm = torch.linalg.vector_norm(self.gradient)
+            self.gradient.mul_((self._max_norm / (norm + 1e-6)).clamp_(max=1.0))
+        self._steps.add_(1.0)
+        # What torch.optim.Adam(fused=True) ends up calling, less the 0.1 ms of bookkeeping around it.
+        torch._fused_adam_(
+            [self.parameters],
+            [self.gradient],
+            [self._mean],
+            [self._square],
+            [],
+            [self._steps],
+            lr=learning_rate,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            weight_decay=0.0,
+            eps=self._eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def state_dict(self) -> State:
+        return {"mean": self._mean.clone(), "square": self._square.clone(), "steps": self._steps.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        self._mean.copy_(state["mean"])
+        self._square.copy_(state["square"])
+        self._steps.copy_(state["steps"])

@@ -1,0 +1,76 @@
+"""Steps into n-step transitions (Sutton 1988; the n-step targets of Rainbow, arXiv:1710.02298, section 4)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from rl_training.types import Array, State, Step, Transitions
+
+#: one step of one environment that still waits for its later rewards: obs, action, reward
+_Pending = tuple[Array, Array, float]
+
+
+class NStepAccumulator:
+    """Sums up to ``n`` rewards per transition and stores the complete discount, ``gamma^k * (1 - terminated)``.
+
+    ``k`` is the number of rewards really summed: a window ends with its episode, so an episode's last transitions sum
+    n-1, ..., 1 rewards. A truncated end keeps its bootstrap from the true final observation. No window crosses an episode.
+    """
+
+    def __init__(self, num_envs: int, gamma: float, n: int = 1) -> None:
+        self.gamma, self.n = gamma, n
+        self._windows: list[deque[_Pending]] = [deque() for _ in range(num_envs)]
+
+    def record(self, step: Step) -> Transitions | None:
+        """The transitions that this step completes, oldest first within each environment; None if there are none."""
+        if self.n == 1:
+            discount = np.where(step.terminated, np.float32(0.0), np.float32(self.gamma))
+            return Transitions(step.obs, step.action, step.reward, step.next_obs, discount)
+        rows: list[tuple[Array, Array, float, Array, float]] = []
+        for i, window in enumerate(self._windows):
+            window.append((step.obs[i], step.action[i], float(step.reward[i])))
+            ended = bool(step.terminated[i] or step.truncated[i])
+            while window and (ended or len(window) == self.n):
+                discount_i = 0.0 if step.terminated[i] else self.gamma ** len(window)
+                obs, action, _ = window[0]
+                rows.append((obs, action, self._discounted_sum(window), step.next_obs[i], discount_i))
+                window.popleft()
+        if not rows:
+            return None
+        obs_rows, actions, rewards, next_rows, discounts = zip(*rows, strict=True)
+        return Transitions(
+            np.stack(obs_rows),
+            np.stack(actions),
+            np.array(rewards, np.float32),
+            np.stack(next_rows),
+            np.array(discounts, np.float32),
+        )
+
+    def _discounted_sum(self, window: deque[_Pending]) -> float:
+        total = 0.0
+        for _, _, reward in reversed(window):
+            total = reward + self.gamma * total
+        return total
+
+    def discard(self, env_index: int) -> None:
+        """Forgets an environment's open window, when its episode cannot go on."""
+        self._windows[env_index].clear()
+
+    def state_dict(self) -> State:
+        return {
+            "windows": [
+                {
+                    "obs": np.array([obs for obs, _, _ in window]),
+                    "action": np.array([action for _, action, _ in window]),
+                    "reward": [reward for _, _, reward in window],
+                }
+                for window in self._windows
+            ]
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self._windows = [
+            deque(zip(saved["obs"], saved["action"], saved["reward"], strict=True)) for saved in state["windows"]
+        ]

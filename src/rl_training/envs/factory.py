@@ -1,0 +1,68 @@
+"""Making environments: from a Gymnasium id, a factory or an object, always with the same few guarantees."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+
+from rl_training.errors import ConfigError, did_you_mean
+
+Env = gym.Env[Any, Any]
+EnvFactory = Callable[[], Env]
+
+
+@dataclass(frozen=True)
+class RegisteredEnv:
+    """Makes an environment by its Gymnasium id (``module:id`` imports the module first). Plain data, so it can be sent
+    to a worker process."""
+
+    env_id: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Env:
+        module, _, name = self.env_id.rpartition(":")
+        if module:
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise ConfigError(f"env_id '{self.env_id}': cannot import the module '{module}' ({error})") from error
+        try:
+            # The checker would repeat on every step what EnvPool checks anyway.
+            return gym.make(name, disable_env_checker=True, **self.kwargs)
+        except gym.error.DependencyNotInstalled as error:
+            raise ConfigError(f"environment {self.env_id} needs a package that is not installed: {error}") from error
+        except gym.error.Error as error:
+            known = [spec_id for spec_id in gym.registry if "/" not in spec_id]
+            raise ConfigError(f"unknown environment '{self.env_id}'{did_you_mean(name, known)} ({error})") from error
+        except TypeError as error:
+            raise ConfigError(f"environment {self.env_id} does not take env_kwargs {self.kwargs}: {error}") from error
+
+
+class GivenEnv:
+    """Hands out one environment object that the user made; the first caller gets the object, later ones a copy."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._handed_out = False
+
+    def __call__(self) -> Env:
+        if not self._handed_out:
+            self._handed_out = True
+            return self._env
+        try:
+            return copy.deepcopy(self._env)
+        except Exception as error:
+            raise ConfigError(
+                f"{env_name(self._env)} cannot be copied for evaluation ({error}); pass a function that makes the "
+                "environment instead of the environment itself"
+            ) from error
+
+
+def env_name(env: Env) -> str:
+    """The id of an environment, or its class name when it has none."""
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__

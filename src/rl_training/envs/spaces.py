@@ -1,0 +1,57 @@
+"""Gymnasium spaces as the specs that networks and buffers are built from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.errors import SpaceError
+from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec
+
+
+def describe_spaces(env: gym.Env[Any, Any], env_id: str) -> SpaceSpec:
+    """The specs of an environment, or a ``SpaceError`` that names the space no algorithm here can use."""
+    return SpaceSpec(
+        _describe_observation(env.observation_space, env_id),
+        _describe_action(env.action_space, env_id),
+    )
+
+
+def _describe_observation(space: spaces.Space[Any], env_id: str) -> ObservationSpec:
+    if isinstance(space, spaces.Box):
+        if space.dtype == np.uint8 and len(space.shape) == 3:
+            return ObservationSpec("image", space.shape, space.shape)
+        return ObservationSpec("vector", (math.prod(space.shape),), space.shape)
+    if isinstance(space, spaces.Discrete):
+        return ObservationSpec("vector", (int(space.n),), (), (int(space.n),), (int(space.start),))
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes = tuple(int(size) for size in space.nvec.reshape(-1))
+        starts = tuple(int(start) for start in space.start.reshape(-1))
+        return ObservationSpec("vector", (sum(sizes),), space.nvec.shape, sizes, starts)
+    if isinstance(space, spaces.MultiBinary):
+        return ObservationSpec("vector", (math.prod(space.shape),), space.shape)
+    raise SpaceError(
+        f"{env_id} has {type(space).__name__} observations, which no algorithm here can use; wrap the environment with "
+        "gymnasium.wrappers.FlattenObservation to make them one vector"
+    )
+
+
+def _describe_action(space: spaces.Space[Any], env_id: str) -> ActionSpec:
+    if isinstance(space, spaces.Discrete):
+        return ActionSpec("discrete", count=int(space.n), start=int(space.start))
+    if isinstance(space, spaces.Box):
+        low, high = space.low.reshape(-1), space.high.reshape(-1)
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise SpaceError(
+                f"{env_id} has unbounded continuous actions; wrap the environment with gymnasium.wrappers.RescaleAction "
+                "or give its action space finite bounds"
+            )
+        return ActionSpec("continuous", low=tuple(low.tolist()), high=tuple(high.tolist()), raw_shape=space.shape)
+    raise SpaceError(
+        f"{env_id} has {type(space).__name__} actions, which no algorithm here can use; wrap the environment so that its "
+        "actions are Discrete or a bounded Box"
+    )

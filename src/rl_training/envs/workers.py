@@ -1,0 +1,147 @@
+"""Where one environment lives: in this process, or in a process of its own. Both answer the same few calls.
+
+``begin_step`` and ``end_step`` are apart so that several worker processes compute at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from rl_training.envs.factory import Env, EnvFactory
+from rl_training.errors import ConfigError
+
+#: observation, reward, terminated, truncated
+StepReturn = tuple[Any, Any, Any, Any]
+
+
+class Worker(Protocol):
+    """One environment. An exception of the environment comes out of the call that caused it."""
+
+    def reset(self, seed: int) -> Any: ...
+
+    def begin_step(self, action: Any) -> None: ...
+
+    def end_step(self) -> StepReturn: ...
+
+    def replay(self, seed: int, actions: list[Any]) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class LocalWorker:
+    """An environment in this process. With ``fresh`` it is made anew for each episode (for those, such as BipedalWalker,
+    whose ``reset`` leaves something behind)."""
+
+    def __init__(self, factory: EnvFactory, fresh: bool = False, env: Env | None = None) -> None:
+        self._factory = factory
+        self._fresh = fresh
+        self.env = factory() if env is None else env
+        self._used = False
+        self._result: StepReturn | None = None
+
+    def reset(self, seed: int) -> Any:
+        if self._fresh and self._used:
+            self.env.close()
+            self.env = self._factory()
+        self._used = True
+        return self.env.reset(seed=seed)[0]
+
+    def begin_step(self, action: Any) -> None:
+        self._result = self.env.step(action)[:4]
+
+    def end_step(self) -> StepReturn:
+        result, self._result = self._result, None
+        assert result is not None, "end_step without begin_step"
+        return result
+
+    def replay(self, seed: int, actions: list[Any]) -> Any:
+        obs = self.reset(seed)
+        for action in actions:
+            obs = self.env.step(action)[0]
+        return obs
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class ProcessWorker:
+    """An environment in a process of its own, spoken to through a pipe."""
+
+    def __init__(self, factory: EnvFactory, fresh: bool = False) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, remote = context.Pipe()
+        self._process = context.Process(target=_serve, args=(remote, factory, fresh), daemon=True)
+        try:
+            self._process.start()
+        except (AttributeError, TypeError, ValueError) as error:  # what sending a closure or an open handle raises
+            raise ConfigError(
+                "env_workers: subprocess needs a Gymnasium id or a factory defined at the top level of a module "
+                f"({error}); use env_workers: inline for this one"
+            ) from error
+        finally:
+            remote.close()
+
+    def _send(self, command: str, *args: Any) -> None:
+        try:
+            self._pipe.send((command, args))
+        except OSError as error:
+            raise RuntimeError(f"its worker process has died (exit code {self._process.exitcode})") from error
+
+    def _receive(self) -> Any:
+        try:
+            failed, value = self._pipe.recv()
+        except EOFError as error:
+            self._process.join(timeout=1.0)
+            raise RuntimeError(f"its worker process has died (exit code {self._process.exitcode})") from error
+        if failed:
+            raise RuntimeError(value)
+        return value
+
+    def reset(self, seed: int) -> Any:
+        self._send("reset", seed)
+        return self._receive()
+
+    def begin_step(self, action: Any) -> None:
+        self._send("step", action)
+
+    def end_step(self) -> StepReturn:
+        result: StepReturn = self._receive()
+        return result
+
+    def replay(self, seed: int, actions: list[Any]) -> Any:
+        self._send("replay", seed, actions)
+        return self._receive()
+
+    def close(self) -> None:
+        with contextlib.suppress(RuntimeError, OSError):
+            self._send("close")
+        self._process.join(timeout=2.0)
+        if self._process.is_alive():
+            self._process.kill()
+        self._pipe.close()
+
+
+def _serve(pipe: Connection, factory: EnvFactory, fresh: bool) -> None:
+    """The worker process: answer each command with (failed, value) until told to close or the parent is gone."""
+    with contextlib.suppress(EOFError, KeyboardInterrupt, OSError):
+        worker: LocalWorker | None = None
+        while True:
+            command, args = pipe.recv()
+            if command == "close":
+                break
+            try:
+                if worker is None:
+                    worker = LocalWorker(factory, fresh)
+                if command == "step":
+                    worker.begin_step(*args)
+                    answer = worker.end_step()
+                else:
+                    answer = getattr(worker, command)(*args)
+                pipe.send((False, answer))
+            except Exception as error:
+                pipe.send((True, f"{type(error).__name__}: {error}"))
+        if worker is not None:
+            worker.close()

@@ -1,0 +1,185 @@
+"""A checkpoint: a directory of safetensors and JSON that is either whole or refused, and is never code.
+
+Layout: ``manifest.json`` names every file with its size and SHA-256 and carries a digest of itself. Each part of a checkpoint
+(``policy``, ``training``, ``replay``, ...) is a nested state: its JSON skeleton in ``<part>.json``, its arrays in
+``<part>.safetensors``. The directory is written under a temporary name, flushed, and renamed into place, so a crash at any
+moment leaves either the whole checkpoint or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save_file
+
+from rl_training.errors import CheckpointError
+from rl_training.types import Array, State
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+TEMPORARY_PREFIX = ".writing-"
+REPLACED_PREFIX = ".replaced-"
+
+
+def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, Any]) -> None:
+    """Writes a checkpoint to ``path``, atomically. ``info`` goes into the manifest for people to read."""
+    temporary = path.with_name(TEMPORARY_PREFIX + path.name)
+    replaced = path.with_name(REPLACED_PREFIX + path.name)
+    if path.exists() and not (path / MANIFEST).exists() and (not path.is_dir() or any(path.iterdir())):
+        raise CheckpointError(f"{path} exists and is not a checkpoint; choose another place")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for name, state in parts.items():
+            arrays: dict[str, Array] = {}
+            skeleton = _take_arrays(state, "", arrays)
+            (temporary / f"{name}.json").write_text(json.dumps(skeleton), "utf-8")
+            if arrays:
+                save_file(arrays, temporary / f"{name}.safetensors")
+        files = {file.name: _fingerprint(file.read_bytes()) for file in sorted(temporary.iterdir())}
+        body = {"schema_version": SCHEMA_VERSION, "parts": list(parts), "files": files, "info": dict(info)}
+        manifest = json.dumps({"digest": _digest(body), **body}, indent=1)
+        (temporary / MANIFEST).write_text(manifest, "utf-8")
+        for file in temporary.iterdir():
+            _flush(file)
+        _flush(temporary)
+        if path.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+            path.rename(replaced)
+        temporary.rename(path)
+        _flush(path.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(
+            f"cannot write the checkpoint {path}: {error.strerror or error}; free space or fix the permissions, then resume: "
+            "the checkpoints before it are untouched"
+        ) from error
+
+
+def read_checkpoint(path: Path, parts: Iterable[str]) -> dict[str, State]:
+    """Reads some parts of a checkpoint, after checking every file that it touches."""
+    manifest = read_manifest(path)
+    states = {}
+    for name in parts:
+        if name not in manifest["parts"]:
+            raise CheckpointError(f"the checkpoint {path} has no part '{name}'; it holds {', '.join(manifest['parts'])}")
+        skeleton = _parse_json(_read_verified(path, f"{name}.json", manifest), path / f"{name}.json")
+        arrays: dict[str, Array] = {}
+        if f"{name}.safetensors" in manifest["files"]:
+            try:
+                arrays = load_safetensors(_read_verified(path, f"{name}.safetensors", manifest))
+            except SafetensorError as error:
+                raise CheckpointError(f"{path / name}.safetensors is not a safetensors file: {error}") from error
+        try:
+            states[name] = _put_arrays(skeleton, arrays)
+        except KeyError as error:
+            raise CheckpointError(f"{path / name}.safetensors lacks the array {error}") from error
+    return states
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint, if it is whole and of a version that this package reads."""
+    file = path / MANIFEST
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} is not a checkpoint: cannot read {MANIFEST} ({error.strerror})") from error
+    manifest = _parse_json(content, file)
+    if not isinstance(manifest, dict) or "schema_version" not in manifest:
+        raise CheckpointError(f"{file} is not the manifest of a checkpoint")
+    version = manifest["schema_version"]
+    if version != SCHEMA_VERSION:
+        raise CheckpointError(
+            f"the checkpoint {path} has format version {version}, this version of rl_training reads {SCHEMA_VERSION}; use "
+            f"the version of rl_training that wrote it"
+        )
+    if manifest.pop("digest", None) != _digest(manifest):
+        raise CheckpointError(f"{file} is damaged: its digest does not match")
+    return manifest
+
+
+def verify_checkpoint(path: Path) -> dict[str, Any]:
+    """Checks every file of a checkpoint and returns its manifest."""
+    manifest = read_manifest(path)
+    for name in manifest["files"]:
+        _read_verified(path, name, manifest)
+    return manifest
+
+
+def _read_verified(path: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
+    expected = manifest["files"].get(name)
+    if expected is None:
+        raise CheckpointError(f"the manifest of {path} does not list {name}")
+    try:
+        content = (path / name).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path / name}: {error.strerror}") from error
+    if _fingerprint(content) != expected:
+        raise CheckpointError(
+            f"{path / name} is damaged: {len(content)} bytes, and not the content that the manifest describes "
+            f"({expected['bytes']} bytes)"
+        )
+    return content
+
+
+def _fingerprint(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _parse_json(content: bytes, file: Path) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise CheckpointError(f"{file} is damaged: it is not JSON") from error
+
+
+def _flush(path: Path) -> None:
+    """Makes sure that a file or a directory's entries are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _take_arrays(value: Any, key: str, arrays: dict[str, Array]) -> Any:
+    """A copy of a nested state in which each array is moved to ``arrays`` and replaced by a reference to it."""
+    if isinstance(value, Mapping):
+        return {str(name): _take_arrays(item, f"{key}/{name}" if key else str(name), arrays) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_take_arrays(item, f"{key}/{i}", arrays) for i, item in enumerate(value)]
+    if isinstance(value, torch.Tensor):
+        arrays[key] = value.detach().cpu().contiguous().numpy()
+        return {"$tensor": key}
+    if isinstance(value, np.ndarray):
+        arrays[key] = np.ascontiguousarray(value)
+        return {"$array": key}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _put_arrays(value: Any, arrays: Mapping[str, Array]) -> Any:
+    """The inverse of ``_take_arrays``."""
+    if isinstance(value, dict):
+        if "$tensor" in value:
+            return torch.from_numpy(arrays[value["$tensor"]].copy())
+        if "$array" in value:
+            return arrays[value["$array"]].copy()
+        return {name: _put_arrays(item, arrays) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_put_arrays(item, arrays) for item in value]
+    return value

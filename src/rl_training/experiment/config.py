@@ -1,0 +1,205 @@
+"""The config of a run: typed, strict, and complete once resolved.
+
+A config comes from a packaged name (``dqn/cartpole``), a YAML file or keyword arguments, with ``key=value`` overrides on top.
+Whatever is wrong with it is said in one sentence per mistake, with the nearest right name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, SerializeAsAny, ValidationError, model_validator
+
+from rl_training.algorithms.config import AlgorithmConfig, Count, OffPolicyConfig, Positive, StrictModel
+from rl_training.errors import ConfigError, did_you_mean
+from rl_training.experiment.registry import get_algorithm
+
+
+class EvalConfig(StrictModel):
+    """When and how the policy is evaluated, on environments and seeds of its own."""
+
+    interval: Count = Field(5_000, description="env steps between evaluations; 0: only at the end")
+    episodes: Positive = Field(10, description="episodes of each evaluation")
+    final_episodes: Positive = Field(100, description="episodes of the evaluation after training")
+    num_envs: Positive = Field(10, description="environments that evaluate side by side")
+
+
+class CheckpointConfig(StrictModel):
+    """When a checkpoint is written and what is kept."""
+
+    interval: Count = Field(10_000, description="env steps between checkpoints; 0: only at the end or when stopped")
+    keep: Positive = Field(3, description="newest checkpoints kept, besides the best")
+    replay_every: Count = Field(
+        1, description="the replay goes into every k-th checkpoint (and the last); 0: never, resume then refills it"
+    )
+
+
+class LogConfig(StrictModel):
+    """What is written while training."""
+
+    interval: Positive = Field(1_000, description="env steps between lines of metrics.jsonl")
+    tensorboard: bool = Field(True, description="write TensorBoard events too")
+
+
+class TrainConfig(StrictModel):
+    """Everything that decides a run."""
+
+    algo: str = Field(description="name of the algorithm")
+    env_id: str = Field(description="Gymnasium id, or module:id")
+    env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
+    env_workers: Literal["inline", "subprocess"] = Field("inline", description="where environments run")
+    env_fresh: bool = Field(False, description="make the environment anew for each episode")
+    num_envs: Positive = Field(1, description="environments stepped together")
+    seed: Count = Field(0, description="decides every random draw of the run")
+    total_timesteps: Positive = Field(50_000, description="env steps of the whole run")
+    device: str = Field("cpu", description="where the networks live: cpu, cuda, cuda:0, mps")
+    threads: Positive = Field(1, description="CPU threads; small networks are fastest on one")
+    output_dir: str | None = Field(None, description="run directory; none: runs/<algo>-<env>-seed<seed>")
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    log: LogConfig = Field(default_factory=LogConfig)
+    algo_kwargs: SerializeAsAny[AlgorithmConfig] = Field(description="settings of the algorithm")
+
+    @model_validator(mode="after")
+    def _warm_up_ends(self) -> TrainConfig:
+        settings = self.algo_kwargs
+        if isinstance(settings, OffPolicyConfig) and settings.learning_starts >= self.total_timesteps:
+            raise ValueError(
+                f"algo_kwargs.learning_starts ({settings.learning_starts}) is not below total_timesteps "
+                f"({self.total_timesteps}), so nothing would be learned: lower the one or raise the other"
+            )
+        return self
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+    def with_values(self, **values: Any) -> TrainConfig:
+        """A validated copy with some top-level values replaced."""
+        return resolve_config({**self.model_dump(mode="json"), **values})
+
+
+def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
+    """Checks the values and spells out every default."""
+    values = dict(data)
+    if "algo" not in values:
+        raise ConfigError("the config does not say which algorithm: add 'algo: dqn', or pass --algo")
+    if "env_id" not in values:
+        raise ConfigError("the config does not say which environment: add 'env_id: CartPole-v1', or pass --env")
+    config_class = get_algorithm(str(values["algo"])).load().config_class
+    algo_kwargs = values.pop("algo_kwargs", None) or {}
+    if not isinstance(algo_kwargs, Mapping):
+        raise ConfigError(f"algo_kwargs must be a mapping of settings, not {algo_kwargs!r}")
+    problems: list[str] = []
+    try:
+        settings = config_class.model_validate(dict(algo_kwargs))
+    except ValidationError as error:
+        problems += _sentences(error, config_class, "algo_kwargs.")
+        settings = config_class.model_construct()
+    try:
+        config = TrainConfig.model_validate({**values, "algo_kwargs": settings})
+    except ValidationError as error:
+        problems += _sentences(error, TrainConfig, "")
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return config
+
+
+def _sentences(error: ValidationError, model: type[StrictModel], prefix: str) -> list[str]:
+    """One sentence per mistake, with the whole key and, for an unknown one, its nearest neighbour."""
+    sentences = []
+    for item in error.errors():
+        path = [str(part) for part in item["loc"]]
+        key = prefix + ".".join(path)
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            sentences.append(f"unknown key '{key}'{did_you_mean(path[-1], _keys_at(model, path[:-1]))}")
+        elif not path:
+            sentences.append(message)
+        else:
+            sentences.append(f"{key}: {message[0].lower()}{message[1:]}, got {item['input']!r}")
+    return sentences
+
+
+def _keys_at(model: type[StrictModel], path: Sequence[str]) -> Iterable[str]:
+    for part in path:
+        annotation = model.model_fields[part].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, StrictModel)):
+            return ()
+        model = annotation
+    return model.model_fields
+
+
+def packaged_configs() -> list[str]:
+    """Names of the configs that come with the package, such as ``dqn/cartpole``."""
+    root = resources.files("rl_training") / "assets" / "configs"
+    return sorted(
+        f"{folder.name}/{file.name.removesuffix('.yaml')}"
+        for folder in root.iterdir()
+        if folder.is_dir()
+        for file in folder.iterdir()
+        if file.name.endswith(".yaml")
+    )
+
+
+def load_config_data(name_or_path: str) -> dict[str, Any]:
+    """The values of a packaged config or of a YAML file, not yet checked."""
+    path = Path(name_or_path)
+    if name_or_path in packaged_configs():
+        folder, name = name_or_path.split("/")
+        text = (resources.files("rl_training") / "assets" / "configs" / folder / f"{name}.yaml").read_text("utf-8")
+    elif path.suffix in (".yaml", ".yml") or path.is_file():
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise ConfigError(f"cannot read the config file {name_or_path}: {reason}") from error
+    else:
+        raise ConfigError(f"unknown config '{name_or_path}'{did_you_mean(name_or_path, packaged_configs())}")
+    data = parse_yaml(text, name_or_path)
+    if not isinstance(data, dict):
+        raise ConfigError(f"the config {name_or_path} must be a mapping of settings, such as 'algo: dqn'")
+    return data
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses a mapping that says one key twice, where YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    try:
+        return _UniqueKeyLoader(text).get_single_data()
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{source} is not valid YAML: {reason}") from error
+
+
+def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Values with ``dotted.key=value`` overrides applied; a value is read as YAML."""
+    result = dict(data)
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"--set takes key=value, such as algo_kwargs.batch_size=128, not '{override}'")
+        *folders, last = key.split(".")
+        level = result
+        for folder in folders:
+            inner = level.get(folder)
+            if inner is not None and not isinstance(inner, Mapping):
+                raise ConfigError(f"--set {override}: '{folder}' is a value, not a group of settings")
+            level[folder] = dict(inner or {})
+            level = level[folder]
+        level[last] = parse_yaml(text, f"--set {override}")
+    return result

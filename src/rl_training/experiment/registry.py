@@ -1,0 +1,73 @@
+"""Every algorithm, once. Entries are ``module:attribute`` strings, so that listing them imports no torch."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rl_training.errors import ConfigError, SpaceError, did_you_mean
+from rl_training.types import SpaceSpec
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.base import Algorithm
+
+
+@dataclass(frozen=True)
+class AlgorithmEntry:
+    """Where an algorithm is, what it is called in Python, and which spaces it can use."""
+
+    name: str
+    class_name: str
+    algorithm: str
+    trainer: str
+    observations: tuple[str, ...]
+    actions: tuple[str, ...]
+    summary: str
+
+    def load(self) -> type[Algorithm]:
+        loaded: type[Algorithm] = _load(self.algorithm)
+        return loaded
+
+    def load_trainer(self) -> Any:
+        return _load(self.trainer)
+
+    def fits(self, spec: SpaceSpec) -> bool:
+        return spec.observation.kind in self.observations and spec.action.kind in self.actions
+
+    def require_fit(self, spec: SpaceSpec, env_id: str) -> None:
+        """Refuses an environment that the algorithm cannot use, and names the algorithms that can."""
+        if self.fits(spec):
+            return
+        others = [entry.name for entry in REGISTRY.values() if entry.fits(spec)]
+        instead = f"use one of: {', '.join(others)}" if others else "no algorithm here can use it"
+        raise SpaceError(
+            f"{self.name} takes {' or '.join(self.observations)} observations and {' or '.join(self.actions)} actions, but "
+            f"{env_id} has {spec.observation.kind} observations and {spec.action.kind} actions; {instead}"
+        )
+
+
+def _load(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+_ENTRIES = (
+    AlgorithmEntry(
+        name="dqn",
+        class_name="DQN",
+        algorithm="rl_training.algorithms.dqn:DQN",
+        trainer="rl_training.runtime.dqn_trainer:train_dqn",
+        observations=("vector",),
+        actions=("discrete",),
+        summary="deep Q-learning, with double Q and n-step targets as options",
+    ),
+)
+
+REGISTRY: dict[str, AlgorithmEntry] = {entry.name: entry for entry in _ENTRIES}
+
+
+def get_algorithm(name: str) -> AlgorithmEntry:
+    if name not in REGISTRY:
+        raise ConfigError(f"unknown algorithm '{name}'{did_you_mean(name, REGISTRY)}")
+    return REGISTRY[name]

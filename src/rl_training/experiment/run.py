@@ -1,0 +1,224 @@
+"""The run directory: what a run is made of on the disk, and the only code that knows its layout.
+
+    config.yaml        the resolved config, every default spelled out
+    metadata.json      versions, command and seed
+    metrics.jsonl      the log (tensorboard/ has the same)
+    evaluation.json    the evaluation after training
+    checkpoints/       step-XXXXXXXXXX directories; ``latest`` and ``best`` point to two of them
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.checkpoint import (
+    MANIFEST,
+    REPLACED_PREFIX,
+    TEMPORARY_PREFIX,
+    read_checkpoint,
+    verify_checkpoint,
+    write_checkpoint,
+)
+from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
+from rl_training.types import State
+
+CONFIG_FILE = "config.yaml"
+EVALUATION_FILE = "evaluation.json"
+#: Parts of a checkpoint. ``agent`` and ``policy`` are all that acting needs; the others continue training.
+ACTING_PARTS = ("agent", "policy")
+TRAINING_PARTS = ("agent", "policy", "training")
+REPLAY_PART = "replay"
+
+
+class Run:
+    """A run directory that this process owns: no second process can train in it at the same time."""
+
+    def __init__(self, path: Path, config: TrainConfig) -> None:
+        self.path = path
+        self.config = config
+        self._writer: threading.Thread | None = None
+        self._failure: CheckpointError | None = None
+        try:
+            self._lock = (path / ".lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CheckpointError(f"another process is training in {path}; wait for it or stop it first") from error
+        except OSError as error:
+            raise CheckpointError(f"cannot write in {path}: {error.strerror}") from error
+        for pattern in (f"{TEMPORARY_PREFIX}*", f"{REPLACED_PREFIX}*"):  # left by a process that was killed
+            for leftover in self.checkpoints.glob(pattern):
+                shutil.rmtree(leftover, ignore_errors=True)
+
+    @classmethod
+    def create(cls, config: TrainConfig, command: str) -> Run:
+        """A new run directory: the configured one, or a fresh name below ``runs/``."""
+        path = Path(config.output_dir) if config.output_dir else _fresh_path(config)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            what = f"already holds a run; continue it with: rl-training resume {path}, or" if is_run(path) else "is not empty;"
+            raise ConfigError(f"the output directory {path} {what} choose another --output-dir")
+        try:
+            (path / "checkpoints").mkdir(parents=True)
+            (path / CONFIG_FILE).write_text(config.to_yaml(), "utf-8")
+            (path / "metadata.json").write_text(json.dumps(_metadata(config, command), indent=1) + "\n", "utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot write in the output directory {path}: {error.strerror}") from error
+        return cls(path, config)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def extend(self, total_timesteps: int) -> None:
+        """Sets a new end for the run."""
+        self.config = self.config.with_values(total_timesteps=total_timesteps)
+        _replace_text(self.path / CONFIG_FILE, self.config.to_yaml())
+
+    def save(self, step: int, parts: Mapping[str, State], info: Mapping[str, Any], *, best: bool = False) -> None:
+        """Writes a checkpoint in the background; the states must not change afterwards. Waits for the one before."""
+        self.wait()
+        name = f"step-{step:010d}{'-best' if best else ''}"
+        self._writer = threading.Thread(target=self._write, args=(name, dict(parts), dict(info), best))
+        self._writer.start()
+
+    def _write(self, name: str, parts: Mapping[str, State], info: Mapping[str, Any], best: bool) -> None:
+        try:
+            write_checkpoint(self.checkpoints / name, parts, info)
+            self._point("best" if best else "latest", name)
+            self._prune()
+        except CheckpointError as error:
+            self._failure = error
+        except OSError as error:
+            self._failure = CheckpointError(f"cannot write in {self.checkpoints}: {error.strerror}")
+
+    def wait(self) -> None:
+        """Until the checkpoint under way is on the disk; raises what went wrong with it."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _point(self, link: str, name: str) -> None:
+        """Moves a symbolic link in one step."""
+        temporary = self.checkpoints / f".{link}"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(name, target_is_directory=True)
+        temporary.replace(self.checkpoints / link)
+
+    def _prune(self) -> None:
+        """Removes all but the newest checkpoints, the newest one that holds a replay, and the best."""
+        steps = step_directories(self.path)
+        kept = set(steps[: self.config.checkpoint.keep])
+        kept.update([path for path in steps if (path / f"{REPLAY_PART}.json").exists()][:1])
+        best = os.path.realpath(self.checkpoints / "best")
+        for path in (*steps, *self.checkpoints.glob("step-*-best")):
+            if path not in kept and os.path.realpath(path) != best:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def write_evaluation(self, result: Mapping[str, Any]) -> None:
+        _replace_text(self.path / EVALUATION_FILE, json.dumps(result, indent=1) + "\n")
+
+    def close(self) -> None:
+        try:
+            self.wait()
+        finally:
+            self._lock.close()
+
+
+def _replace_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(text, "utf-8")
+    temporary.replace(path)
+
+
+def is_run(path: Path) -> bool:
+    return (path / CONFIG_FILE).is_file()
+
+
+def open_run(path: Path) -> Run:
+    """Opens an existing run directory for going on with it."""
+    if not path.exists():
+        raise CheckpointError(f"there is no run at {path}")
+    if not is_run(path):
+        raise CheckpointError(f"{path} is not a run directory: it has no {CONFIG_FILE}")
+    return Run(path, resolve_config(load_config_data(str(path / CONFIG_FILE))))
+
+
+def step_directories(run_path: Path) -> list[Path]:
+    """The checkpoints of a run that training can continue from, newest first."""
+    found = (run_path / "checkpoints").glob("step-*")
+    return sorted((path for path in found if re.fullmatch(r"step-\d+", path.name)), reverse=True)
+
+
+def last_good_checkpoint(run_path: Path, warn: Callable[[str], None]) -> tuple[Path, bool]:
+    """The newest whole checkpoint and whether it holds the replay. Damaged ones are named and passed over, and one with
+    a replay is preferred to a newer one without, because only it continues exactly."""
+    without_replay = None
+    for path in step_directories(run_path):
+        try:
+            manifest = verify_checkpoint(path)
+        except CheckpointError as error:
+            warn(f"{error}; falling back to the checkpoint before it")
+            continue
+        if REPLAY_PART in manifest["parts"]:
+            return path, True
+        without_replay = without_replay or path
+    if without_replay is None:
+        raise CheckpointError(f"{run_path} has no checkpoint to resume from; start the run again with rl-training train")
+    return without_replay, False
+
+
+def find_checkpoint(path: Path, warn: Callable[[str], None]) -> Path:
+    """The checkpoint that a path means: itself, or the newest whole one of a run directory."""
+    if (path / MANIFEST).exists():
+        return path
+    if not path.exists():
+        raise CheckpointError(f"there is no run or checkpoint at {path}")
+    if not is_run(path):
+        raise CheckpointError(f"{path} is neither a run directory nor a checkpoint")
+    for candidate in step_directories(path):
+        try:
+            read_checkpoint(candidate, ACTING_PARTS)
+            return candidate
+        except CheckpointError as error:
+            warn(f"{error}; falling back to the checkpoint before it")
+    raise CheckpointError(f"the run {path} has no usable checkpoint yet; train it further with: rl-training resume {path}")
+
+
+def _fresh_path(config: TrainConfig) -> Path:
+    env = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env_id)
+    base = f"{config.algo}-{env}-seed{config.seed}"
+    number = 1
+    while (path := Path("runs") / (base if number == 1 else f"{base}-{number}")).exists():
+        number += 1
+    return path
+
+
+def _metadata(config: TrainConfig, command: str) -> dict[str, Any]:
+    versions = {}
+    for package in ("rl-training", "torch", "gymnasium", "numpy"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        "algo": config.algo,
+        "env_id": config.env_id,
+        "seed": config.seed,
+        "command": command,
+        "python": platform.python_version(),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "versions": versions,
+    }

@@ -1,0 +1,15 @@
+"""Training DQN and its family: a thin entry into the one loop."""
+
+from __future__ import annotations
+
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.trainer import TrainResult, start_training
+
+
+def train_dqn(config: TrainConfig) -> TrainResult:
+    """Trains from a config to the end and returns what was reached and where it is."""
+    trainer = start_training(config)
+    try:
+        return trainer.train()
+    finally:
+        trainer.close()

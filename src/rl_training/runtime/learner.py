@@ -1,0 +1,77 @@
+"""Learning from what the loop collects: record, store, sample, update, each when it is due."""
+
+from __future__ import annotations
+
+from rl_training.algorithms.base import Buffer, OffPolicyAlgorithm
+from rl_training.rng import RandomStreams
+from rl_training.runtime.cadence import Due, PhaseTimer
+from rl_training.types import State, Step, UpdateResult
+
+
+class OffPolicyLearner:
+    """Recorder -> buffer -> algorithm, for every algorithm that learns from replay."""
+
+    def __init__(self, algorithm: OffPolicyAlgorithm, num_envs: int, streams: RandomStreams, timer: PhaseTimer) -> None:
+        self.algorithm = algorithm
+        self.recorder = algorithm.make_recorder(num_envs)
+        self.buffer: Buffer = algorithm.make_buffer(streams)
+        self.updates = 0
+        self._learn_from = algorithm.config.learning_starts
+        self._due = Due(algorithm.config.train_freq)
+        self._timer = timer
+        self._last: UpdateResult | None = None
+        self._restored_metrics: dict[str, float] = {}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What the last update measured."""
+        return self._restored_metrics if self._last is None else self._last.metrics
+
+    def observe(self, step: Step, env_steps: int) -> None:
+        """Takes in one step of all environments and makes the updates that it makes due."""
+        items = self.recorder.record(step)
+        if items is not None:
+            self.buffer.add(items)
+        self._timer.lap("rest")
+        config = self.algorithm.config
+        if env_steps < self._learn_from or len(self.buffer) < config.batch_size:
+            return
+        self._due.add(len(step.reward))
+        for _ in range(self._due.settle() * config.gradient_steps):
+            batch = self.buffer.sample(config.batch_size)
+            self._timer.lap("sampling")
+            self._last = self.algorithm.update(batch, env_steps)
+            self.updates += 1
+            self._timer.lap("update")
+
+    def discard(self, env_index: int) -> None:
+        """Forgets the open items of an environment whose episode cannot go on."""
+        self.recorder.discard(env_index)
+
+    def refill_from(self, env_steps: int) -> None:
+        """Learns nothing until an empty replay has been filled as far as it was at the start of a run."""
+        self._learn_from = env_steps + self.algorithm.config.learning_starts
+
+    def state_dict(self) -> State:
+        return {
+            "algorithm": self.algorithm.state_dict(),
+            "recorder": self.recorder.state_dict(),
+            "updates": self.updates,
+            "learn_from": self._learn_from,
+            "owed": self._due.owed,
+            "metrics": dict(self.metrics),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.recorder.load_state_dict(state["recorder"])
+        self.updates = state["updates"]
+        self._learn_from = state["learn_from"]
+        self._due.owed = state["owed"]
+        self._last, self._restored_metrics = None, state["metrics"]
+
+    def replay_state(self) -> State:
+        return self.buffer.state_dict()
+
+    def load_replay_state(self, state: State) -> None:
+        self.buffer.load_state_dict(state)

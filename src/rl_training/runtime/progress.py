@@ -1,0 +1,163 @@
+"""What a person sees of a run: a live bar on a terminal, a plain line now and then in a pipe, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rl_training.runtime.evaluation import EvaluationResult
+
+
+class Watched(Protocol):
+    """The part of a trainer that a progress display reads."""
+
+    env_steps: int
+
+    def progress_values(self) -> Mapping[str, float]: ...
+
+
+class Progress:
+    """The interface, and the display that shows nothing."""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def start(self, watched: Watched, total: int) -> None:
+        pass
+
+    def update(self, watched: Watched) -> None:
+        pass
+
+    def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
+        pass
+
+
+class _TimedProgress(Progress):
+    """Shows something every ``seconds``, whatever the speed of training."""
+
+    seconds: float
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._start_step = self._next = 0.0
+        self._start_time = 0.0
+
+    def start(self, watched: Watched, total: int) -> None:
+        self._total = total
+        self._start_step, self._start_time = watched.env_steps, time.monotonic()
+        self._next = self._start_time + self.seconds
+        self._began(watched)
+
+    def update(self, watched: Watched) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self.seconds
+            self._show(watched)
+
+    def _rate(self, watched: Watched) -> float:
+        return (watched.env_steps - self._start_step) / max(time.monotonic() - self._start_time, 1e-9)
+
+    def _began(self, watched: Watched) -> None:
+        pass
+
+    def _show(self, watched: Watched) -> None:
+        raise NotImplementedError
+
+    def _describe(self, watched: Watched) -> str:
+        return "  ".join(f"{name} {value:.4g}" for name, value in watched.progress_values().items())
+
+
+class LineProgress(_TimedProgress):
+    """Plain lines, for pipes and log files."""
+
+    seconds = 10.0
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def _show(self, watched: Watched) -> None:
+        rate = self._rate(watched)
+        left = (self._total - watched.env_steps) / max(rate, 1e-9)
+        print(
+            f"step {watched.env_steps}/{self._total}  {rate:.0f} steps/s  ETA {left:.0f} s  {self._describe(watched)}",
+            file=self._stream,
+            flush=True,
+        )
+
+    def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
+        print(
+            f"step {watched.env_steps}/{self._total}  evaluation: return {result.mean_return:.1f} +- "
+            f"{result.std_return:.1f} over {len(result.returns)} episodes",
+            file=self._stream,
+            flush=True,
+        )
+
+
+class BarProgress(_TimedProgress):
+    """A live bar with rate, time left, returns and loss."""
+
+    seconds = 0.2
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]:.0f} steps/s"),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[values]}"),
+            console=Console(stderr=True),
+            auto_refresh=False,
+        )
+        self._task = self._bar.add_task("", total=None, rate=0.0, values="")
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.refresh()
+        self._bar.stop()
+
+    def _began(self, watched: Watched) -> None:
+        self._bar.update(self._task, total=self._total, completed=watched.env_steps, refresh=True)
+
+    def _show(self, watched: Watched) -> None:
+        self._bar.update(
+            self._task,
+            completed=watched.env_steps,
+            rate=self._rate(watched),
+            values=self._describe(watched),
+            refresh=True,
+        )
+
+    def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
+        self._bar.console.print(
+            f"step {watched.env_steps:>8}  evaluation: return [bold]{result.mean_return:.1f}[/bold] +- "
+            f"{result.std_return:.1f}",
+            highlight=False,
+        )
+
+
+def choose_progress(quiet: bool = False) -> Progress:
+    """A bar if standard error is a terminal, lines if not."""
+    if quiet:
+        return Progress()
+    return BarProgress() if sys.stderr.isatty() else LineProgress(sys.stderr)
