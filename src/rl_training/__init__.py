@@ -1,1 +1,26 @@
-"""Reinforcement learning that is provably right, resumes bit for bit, and is fast."""
+"""Reinforcement learning that is provably right, resumes bit for bit, and is fast.
+
+The classes are imported when first used, so that ``import rl_training`` and ``rl-training --help`` stay quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rl_training.api import DQN, ManagedAlgorithm, load_agent
+
+__all__ = ["DQN", "ManagedAlgorithm", "load_agent"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from rl_training import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'rl_training' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

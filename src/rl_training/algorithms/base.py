@@ -41,6 +41,7 @@ class Policy(ABC):
 
     def parameters_moved(self) -> None:
         """Called when the parameters' memory is new, so that cached views of it can be dropped."""
+        return
 
     def state_dict(self) -> State:
         return {name: value.detach().clone() for name, value in self.network.state_dict().items()}

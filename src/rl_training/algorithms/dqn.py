@@ -27,7 +27,8 @@ def dqn_loss(
     next_q_selector: Tensor | None = None,  # (batch, action) that chooses the next action; default: next_q_values
 ) -> LossOutput:
     """Huber loss between Q(s, a) and ``reward + discount * Q'(s', a*)``, one number per sample."""
-    assert q_values.shape == next_q_values.shape and action.shape == reward.shape == discount.shape == q_values.shape[:1]
+    assert q_values.shape == next_q_values.shape
+    assert action.shape == reward.shape == discount.shape == q_values.shape[:1]
     if next_q_selector is None:
         next_value = next_q_values.amax(dim=1)
     else:

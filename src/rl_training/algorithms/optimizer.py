@@ -22,7 +22,7 @@ def flatten_parameters(module: nn.Module) -> Tensor:
 
 
 def _split_like(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
-    parts = flat.split([parameter.numel() for parameter in parameters])
+    parts = torch.split(flat, [parameter.numel() for parameter in parameters])
     return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
 
 

@@ -51,9 +51,7 @@ class EpsilonGreedyPolicy(Policy):
     def epsilon(self, env_steps: int) -> float:
         return 1.0 if env_steps < self._warm_up else self._schedule(env_steps)
 
-    def act(
-        self, obs: Array, carry: Carry, *, rng: np.random.Generator | None = None, env_steps: int = 0
-    ) -> PolicyOutput:
+    def act(self, obs: Array, carry: Carry, *, rng: np.random.Generator | None = None, env_steps: int = 0) -> PolicyOutput:
         if rng is None:
             return PolicyOutput(self.q(obs).argmax(axis=1), carry, {})
         explore = rng.random(len(obs)) < self.epsilon(env_steps)
@@ -121,7 +119,9 @@ class ValueAlgorithm(OffPolicyAlgorithm):
         self.updates = 0
 
     @abstractmethod
-    def loss(self, online: Callable[[Tensor], Tensor], target: Callable[[Tensor], Tensor], batch: TransitionBatch) -> LossOutput:
+    def loss(
+        self, online: Callable[[Tensor], Tensor], target: Callable[[Tensor], Tensor], batch: TransitionBatch
+    ) -> LossOutput:
         """The per-sample loss, from two functions of the observations and nothing else."""
 
     def update(self, batch: TransitionBatch, env_steps: int = 0) -> UpdateResult:

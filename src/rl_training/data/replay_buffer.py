@@ -51,7 +51,7 @@ class ReplayBuffer:
             ("next_obs", obs_dtype, obs_shape),
             ("discount", np.float32),
         ]
-        return np.dtype(fields, align=True)  # type: ignore[no-matching-overload]
+        return np.dtype(fields, align=True)
 
     @staticmethod
     def _as_rows(memory: torch.Tensor) -> NDArray[np.void]:

@@ -117,8 +117,8 @@ class EnvPool:
         obs = next_obs
         if len(ended):
             obs = next_obs.copy()
-            for i in ended:
-                obs[i] = self._begin_episode(int(i), self._episode[i] + 1)
+            for i in ended.tolist():
+                obs[i] = self._begin_episode(i, self._episode[i] + 1)
         return step, self._commit(step, env_actions, obs, indices, ended)
 
     def _commit(
@@ -186,9 +186,7 @@ class EnvPool:
         )
 
     def _reset_fault(self, i: int, seed: int, problem: str) -> EnvironmentFault:
-        return EnvironmentFault(
-            problem, env_id=self.env_id, env_index=i, episode_seed=seed, actions=[], during="reset"
-        )
+        return EnvironmentFault(problem, env_id=self.env_id, env_index=i, episode_seed=seed, actions=[], during="reset")
 
     def state_dict(self) -> State:
         return {

@@ -7,7 +7,6 @@ Whatever is wrong with it is said in one sentence per mistake, with the nearest 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
 from rl_training.algorithms.config import AlgorithmConfig, Count, OffPolicyConfig, Positive, StrictModel
 from rl_training.errors import ConfigError, did_you_mean
+from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.registry import get_algorithm
 
 
@@ -74,8 +74,12 @@ class TrainConfig(StrictModel):
             )
         return self
 
+    def describe(self) -> dict[str, Any]:
+        """What decides the run, as plain data: everything but the place it is written to."""
+        return self.model_dump(mode="json", exclude={"output_dir"})
+
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+        return yaml.safe_dump(self.describe(), sort_keys=False)
 
     def with_values(self, **values: Any) -> TrainConfig:
         """A validated copy with some top-level values replaced."""
@@ -133,24 +137,12 @@ def _keys_at(model: type[StrictModel], path: Sequence[str]) -> Iterable[str]:
     return model.model_fields
 
 
-def packaged_configs() -> list[str]:
-    """Names of the configs that come with the package, such as ``dqn/cartpole``."""
-    root = resources.files("rl_training") / "assets" / "configs"
-    return sorted(
-        f"{folder.name}/{file.name.removesuffix('.yaml')}"
-        for folder in root.iterdir()
-        if folder.is_dir()
-        for file in folder.iterdir()
-        if file.name.endswith(".yaml")
-    )
-
-
 def load_config_data(name_or_path: str) -> dict[str, Any]:
     """The values of a packaged config or of a YAML file, not yet checked."""
     path = Path(name_or_path)
-    if name_or_path in packaged_configs():
-        folder, name = name_or_path.split("/")
-        text = (resources.files("rl_training") / "assets" / "configs" / folder / f"{name}.yaml").read_text("utf-8")
+    packaged = packaged_configs()
+    if name_or_path in packaged:
+        text = packaged[name_or_path].read_text("utf-8")
     elif path.suffix in (".yaml", ".yml") or path.is_file():
         try:
             text = path.read_text("utf-8")
@@ -158,7 +150,7 @@ def load_config_data(name_or_path: str) -> dict[str, Any]:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise ConfigError(f"cannot read the config file {name_or_path}: {reason}") from error
     else:
-        raise ConfigError(f"unknown config '{name_or_path}'{did_you_mean(name_or_path, packaged_configs())}")
+        raise ConfigError(f"unknown config '{name_or_path}'{did_you_mean(name_or_path, packaged)}")
     data = parse_yaml(text, name_or_path)
     if not isinstance(data, dict):
         raise ConfigError(f"the config {name_or_path} must be a mapping of settings, such as 'algo: dqn'")
@@ -171,7 +163,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' stands twice", key_node.start_mark)
             seen.add(key)
@@ -179,6 +171,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str, source: str) -> Any:
+    """Plain data from YAML; ``source`` names it in an error."""
     try:
         return _UniqueKeyLoader(text).get_single_data()
     except yaml.YAMLError as error:

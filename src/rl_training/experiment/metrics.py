@@ -26,7 +26,9 @@ class MetricsLog:
         self._events = _EventFile(directory / "tensorboard", from_step) if tensorboard else None
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        clean = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()}
+        clean = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
+        }
         self._file.write(json.dumps({"kind": kind, "step": step, **clean}).encode() + b"\n")
         self._file.flush()
         if self._events is not None:

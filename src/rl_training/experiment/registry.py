@@ -68,6 +68,7 @@ REGISTRY: dict[str, AlgorithmEntry] = {entry.name: entry for entry in _ENTRIES}
 
 
 def get_algorithm(name: str) -> AlgorithmEntry:
+    """The entry of an algorithm, or an error with the nearest name."""
     if name not in REGISTRY:
         raise ConfigError(f"unknown algorithm '{name}'{did_you_mean(name, REGISTRY)}")
     return REGISTRY[name]

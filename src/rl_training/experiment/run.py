@@ -1,10 +1,10 @@
 """The run directory: what a run is made of on the disk, and the only code that knows its layout.
 
-    config.yaml        the resolved config, every default spelled out
-    metadata.json      versions, command and seed
-    metrics.jsonl      the log (tensorboard/ has the same)
-    evaluation.json    the evaluation after training
-    checkpoints/       step-XXXXXXXXXX directories; ``latest`` and ``best`` point to two of them
+config.yaml        the resolved config, every default spelled out
+metadata.json      versions, command and seed
+metrics.jsonl      the log (tensorboard/ has the same)
+evaluation.json    the evaluation after training
+checkpoints/       step-XXXXXXXXXX directories; ``latest`` and ``best`` point to two of them
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Run:
         """A new run directory: the configured one, or a fresh name below ``runs/``."""
         path = Path(config.output_dir) if config.output_dir else _fresh_path(config)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            what = f"already holds a run; continue it with: rl-training resume {path}, or" if is_run(path) else "is not empty;"
+            what = (
+                f"already holds a run; continue it with: rl-training resume {path}, or" if is_run(path) else "is not empty;"
+            )
             raise ConfigError(f"the output directory {path} {what} choose another --output-dir")
         try:
             (path / "checkpoints").mkdir(parents=True)
@@ -97,7 +99,7 @@ class Run:
         try:
             write_checkpoint(self.checkpoints / name, parts, info)
             self._point("best" if best else "latest", name)
-            self._prune()
+            self._prune(self.checkpoints / name)
         except CheckpointError as error:
             self._failure = error
         except OSError as error:
@@ -119,10 +121,10 @@ class Run:
         temporary.symlink_to(name, target_is_directory=True)
         temporary.replace(self.checkpoints / link)
 
-    def _prune(self) -> None:
-        """Removes all but the newest checkpoints, the newest one that holds a replay, and the best."""
+    def _prune(self, written: Path) -> None:
+        """Removes all but the newest checkpoints, the newest one that holds a replay, the best, and the one just written."""
         steps = step_directories(self.path)
-        kept = set(steps[: self.config.checkpoint.keep])
+        kept = {written, *steps[: self.config.checkpoint.keep]}
         kept.update([path for path in steps if (path / f"{REPLAY_PART}.json").exists()][:1])
         best = os.path.realpath(self.checkpoints / "best")
         for path in (*steps, *self.checkpoints.glob("step-*-best")):
@@ -146,6 +148,7 @@ def _replace_text(path: Path, text: str) -> None:
 
 
 def is_run(path: Path) -> bool:
+    """Whether a directory is that of a run."""
     return (path / CONFIG_FILE).is_file()
 
 
@@ -162,6 +165,17 @@ def step_directories(run_path: Path) -> list[Path]:
     """The checkpoints of a run that training can continue from, newest first."""
     found = (run_path / "checkpoints").glob("step-*")
     return sorted((path for path in found if re.fullmatch(r"step-\d+", path.name)), reverse=True)
+
+
+def owning_run(path: Path) -> tuple[Path, Path | None]:
+    """The run directory that a path means, and the checkpoint in it if the path names one."""
+    if (path / MANIFEST).exists():
+        checkpoint = path.resolve()
+        run_path = checkpoint.parent.parent
+        if not is_run(run_path):
+            raise CheckpointError(f"the checkpoint {path} belongs to no run; resume takes a run directory")
+        return run_path, checkpoint
+    return path, None
 
 
 def last_good_checkpoint(run_path: Path, warn: Callable[[str], None]) -> tuple[Path, bool]:

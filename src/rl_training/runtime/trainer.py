@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from rl_training.algorithms.base import Algorithm, OffPolicyAlgorithm, Policy, init_generator
 from rl_training.envs.factory import EnvFactory, RegisteredEnv
 from rl_training.envs.pool import EnvPool
-from rl_training.errors import CheckpointError, EnvironmentFault
+from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault
 from rl_training.experiment.checkpoint import read_checkpoint, read_manifest, write_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.metrics import MetricsLog
 from rl_training.experiment.registry import get_algorithm
-from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS, Run, last_good_checkpoint
+from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS, Run, last_good_checkpoint, open_run, owning_run
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
@@ -76,7 +77,7 @@ class Trainer:
         with cpu_threads(config.threads):
             algorithm_class: Any = entry.load()
             policy = algorithm_class.make_policy(config.algo_kwargs, self.pool.spec, init_generator(config.seed))
-            policy.network.to(config.device)
+            policy.network.to(usable_device(config.device))
             self.algorithm: Algorithm = algorithm_class(policy, config.algo_kwargs)
             assert isinstance(self.algorithm, OffPolicyAlgorithm)
             self.learner = OffPolicyLearner(self.algorithm, config.num_envs, self.streams, self.timer)
@@ -164,9 +165,7 @@ class Trainer:
         timer = self.timer
         timer.lap("rest")
         if self._pending is None:
-            self._pending = self.policy.act(
-                self.pool.obs, self._carry, rng=self.streams["explore"], env_steps=self.env_steps
-            )
+            self._pending = self.policy.act(self.pool.obs, self._carry, rng=self.streams["explore"], env_steps=self.env_steps)
             timer.lap("acting")
         output = self._pending  # kept until the step has succeeded: a run saved after a fault repeats it
         step, finished = self.pool.step(output.action)
@@ -203,8 +202,11 @@ class Trainer:
         if self._eval_pool is None:
             self._eval_pool = self._make_pool("eval", self.config.eval.num_envs, "inline")
         ask = should_stop if callable(should_stop) else (lambda: bool(should_stop))
+        self.timer.lap("rest")
         with cpu_threads(self.config.threads):
-            return evaluate_policy(self.policy, self._eval_pool, episodes, ask)
+            result = evaluate_policy(self.policy, self._eval_pool, episodes, ask)
+        self.timer.lap("evaluation")
+        return result
 
     def _note_evaluation(self, result: EvaluationResult) -> None:
         improved = self.best_return is None or result.mean_return > self.best_return
@@ -225,6 +227,15 @@ class Trainer:
             metrics["length_mean"] = float(np.mean(self._recent_lengths))
         return {**metrics, **self.algorithm.schedule_values(self.env_steps), **self.learner.metrics}
 
+    def describe(self) -> str:
+        """One line on what is about to run, with the memory that the replay takes."""
+        config, megabytes = self.config, self.learner.buffer.nbytes / 1e6
+        where = "nowhere" if self.run is None else self.run.path
+        return (
+            f"{config.algo} on {config.env_id}, seed {config.seed}, {config.num_envs} env(s), device {config.device}, replay "
+            f"{megabytes:.1f} MB, writing to {where}"
+        )
+
     def progress_values(self) -> dict[str, float]:
         """What a progress display shows."""
         metrics = self._train_metrics()
@@ -232,7 +243,10 @@ class Trainer:
 
     def _time_metrics(self) -> dict[str, float]:
         seconds = self._earlier_seconds + self.timer.total
-        return {"time/seconds": round(seconds, 3), "time/steps_per_second": round(self.env_steps / max(seconds, 1e-9), 1)}
+        return {
+            "time/seconds": round(seconds, 3),
+            "time/steps_per_second": round(self.env_steps / max(seconds, 1e-9), 1),
+        }
 
     def _open_log(self) -> None:
         if self.run is not None and self._log is None:
@@ -255,7 +269,7 @@ class Trainer:
 
     def _acting_parts(self) -> dict[str, State]:
         return {
-            "agent": {"config": self.config.model_dump(mode="json"), "spaces": self.pool.spec.to_json()},
+            "agent": {"config": self.config.describe(), "spaces": self.pool.spec.to_json()},
             "policy": self.policy.state_dict(),
         }
 
@@ -372,8 +386,22 @@ class Trainer:
             self.run.close()
 
 
+def usable_device(name: str) -> torch.device:
+    """The device of this name, if this machine has it."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(f"device '{name}' cannot be used here ({str(error).splitlines()[0]}); use device: cpu") from error
+    return device
+
+
 def start_training(
-    config: TrainConfig, *, factory: EnvFactory | None = None, progress: Progress | None = None, command: str | None = None
+    config: TrainConfig,
+    *,
+    factory: EnvFactory | None = None,
+    progress: Progress | None = None,
+    command: str | None = None,
 ) -> Trainer:
     """A trainer at step 0 with a new run directory."""
     # The environment comes first: a mistake there must not leave an empty run behind.
@@ -383,19 +411,33 @@ def start_training(
 
 
 def resume_training(
-    run: Run,
+    path: Path,
     *,
     total_timesteps: int | None = None,
     factory: EnvFactory | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None],
 ) -> Trainer:
-    """A trainer at the last good checkpoint of a run."""
-    if total_timesteps is not None and total_timesteps != run.config.total_timesteps:
-        run.extend(total_timesteps)
-    checkpoint, exact = last_good_checkpoint(run.path, warn)
-    if not exact:
-        warn(f"{checkpoint} holds no replay, so training goes on with an empty one and not bit for bit as before")
-    trainer = Trainer(run.config, run=run, factory=factory, progress=progress)
-    trainer.restore(checkpoint)
-    return trainer
+    """A trainer at the last good checkpoint of a run directory, or at the checkpoint that the path names."""
+    run_path, checkpoint = owning_run(path)
+    run = open_run(run_path)
+    try:
+        exact = True
+        if checkpoint is None:
+            checkpoint, exact = last_good_checkpoint(run_path, warn)
+        reached = read_manifest(checkpoint)["info"]["step"]
+        if total_timesteps is not None and total_timesteps < reached:
+            raise ConfigError(
+                f"the run {run_path} is already at step {reached}; --total-timesteps must be at least that, not "
+                f"{total_timesteps}"
+            )
+        if total_timesteps is not None and total_timesteps != run.config.total_timesteps:
+            run.extend(total_timesteps)
+        if not exact:
+            warn(f"{checkpoint} holds no replay, so training goes on with an empty one and not bit for bit as before")
+        trainer = Trainer(run.config, run=run, factory=factory, progress=progress)
+        trainer.restore(checkpoint)
+        return trainer
+    except BaseException:
+        run.close()
+        raise

@@ -1,0 +1,214 @@
+"""Managed algorithms: an agent that makes its environments, learns, evaluates, predicts, saves, resumes and exports.
+
+agent = DQN("CartPole-v1", seed=1, learning_rate=1e-3)
+agent.learn(total_timesteps=50_000)
+action, state = agent.predict(obs)
+"""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from typing_extensions import Self
+
+from rl_training.algorithms.base import Policy
+from rl_training.envs.factory import EnvFactory, GivenEnv, env_name
+from rl_training.errors import ConfigError, did_you_mean
+from rl_training.experiment.checkpoint import read_manifest
+from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
+from rl_training.experiment.registry import get_algorithm
+from rl_training.experiment.run import TRAINING_PARTS, Run
+from rl_training.rng import RandomStreams
+from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.export import export_policy
+from rl_training.runtime.inference import load_policy, predict
+from rl_training.runtime.progress import Progress, choose_progress
+from rl_training.runtime.trainer import Trainer, TrainResult, resume_training
+from rl_training.types import Array, Carry
+
+EnvLike = str | gym.Env[Any, Any] | EnvFactory
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
+
+
+class ManagedAlgorithm:
+    """What every algorithm's class can do. Settings are those of ``TrainConfig`` and of the algorithm, by name.
+
+    With ``output_dir`` the agent keeps a run directory (log, checkpoints) that ``resume`` can go on from; without, it
+    writes nothing until told to ``save``.
+    """
+
+    algo_name: ClassVar[str]
+
+    def __init__(self, env: EnvLike, **settings: Any) -> None:
+        env_id, factory = _name_and_factory(env)
+        self._set_up(resolve_config({"algo": self.algo_name, "env_id": env_id, **self._sort(settings)}), factory)
+
+    def _set_up(self, config: TrainConfig, factory: EnvFactory | None) -> None:
+        self.config = config
+        self.result: TrainResult | None = None
+        self._factory = factory
+        self._trainer: Trainer | None = None
+        self._policy: Policy | None = None
+        self._checkpoint: Path | None = None
+        self._predict_rng = RandomStreams(config.seed)["predict"]
+
+    @classmethod
+    def _sort(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings by where they belong: the run's own on top, the algorithm's under ``algo_kwargs``."""
+        common = set(TrainConfig.model_fields) - {"algo", "env_id", "algo_kwargs"}
+        own = set(get_algorithm(cls.algo_name).load().config_class.model_fields)
+        for name in settings:
+            if name not in common | own:
+                raise ConfigError(f"{cls.__name__} has no setting '{name}'{did_you_mean(name, common | own)}")
+        top = {name: value for name, value in settings.items() if name in common}
+        return {**top, "algo_kwargs": {name: value for name, value in settings.items() if name in own}}
+
+    @classmethod
+    def from_config(cls, name_or_path: str, env: EnvLike | None = None, **settings: Any) -> Self:
+        """An agent from a packaged config or a YAML file, with settings on top."""
+        data = load_config_data(name_or_path)
+        if data.get("algo") != cls.algo_name:
+            raise ConfigError(f"the config {name_or_path} is for '{data.get('algo')}', not for {cls.algo_name}")
+        sorted_settings = cls._sort(settings)
+        algo_kwargs = {**(data.get("algo_kwargs") or {}), **sorted_settings.pop("algo_kwargs")}
+        factory = None
+        if env is not None:
+            data["env_id"], factory = _name_and_factory(env)
+        agent = cls.__new__(cls)
+        agent._set_up(resolve_config({**data, **sorted_settings, "algo_kwargs": algo_kwargs}), factory)
+        return agent
+
+    def learn(self, total_timesteps: int | None = None, *, progress: bool = False) -> Self:
+        """Trains until the agent has seen ``total_timesteps`` env steps in all, counted from its beginning.
+
+        Ctrl-C finishes the step, saves if there is a run directory, and raises ``KeyboardInterrupt``.
+        """
+        if total_timesteps is not None and total_timesteps != self.config.total_timesteps:
+            self.config = self.config.with_values(total_timesteps=total_timesteps)
+        trainer = self._get_trainer()
+        if trainer.env_steps >= self.config.total_timesteps:
+            _warn(
+                f"the agent has already seen {trainer.env_steps} steps; total_timesteps counts from the beginning, so give "
+                "a larger number to train further"
+            )
+        if trainer.run is None and self.config.output_dir is not None:
+            trainer.run = Run.create(self.config, f"{type(self).__name__}.learn")
+        elif trainer.run is not None and trainer.run.config.total_timesteps != self.config.total_timesteps:
+            trainer.run.extend(self.config.total_timesteps)
+        trainer.config = self.config
+        trainer.progress = choose_progress() if progress else Progress()
+        self.result = trainer.train(self.config.total_timesteps)
+        if self.result.interrupted_by == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.result.interrupted_by is not None:
+            raise SystemExit(128 + self.result.interrupted_by)
+        return self
+
+    def evaluate(self, episodes: int = 20) -> EvaluationResult:
+        """Whole episodes of the deterministic policy, on environments and seeds that training never sees."""
+        result = self._get_trainer().evaluate(episodes)
+        assert result is not None
+        return result
+
+    def predict(
+        self, obs: Any, state: Carry | None = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[Array, Carry]:
+        """The action for one observation, or one per row of a batch; and the state to pass to the next call."""
+        env_steps = self._trainer.env_steps if self._trainer is not None else self.config.total_timesteps
+        rng: np.random.Generator | None = None if deterministic else self._predict_rng
+        return predict(self.policy, obs, state, episode_start, rng=rng, env_steps=env_steps)
+
+    def save(self, path: str | Path, *, full: bool = False) -> None:
+        """Writes a checkpoint: the policy, or with ``full`` everything that going on exactly needs (replay included)."""
+        self._get_trainer().save(Path(path), full=full)
+
+    @classmethod
+    def load(cls, path: str | Path, env: EnvLike | None = None) -> Self:
+        """An agent from a run directory or a checkpoint. If the checkpoint is a full one, ``learn`` goes on from it."""
+        config, policy, checkpoint = load_policy(Path(path), _warn)
+        if config.algo != cls.algo_name:
+            right = get_algorithm(config.algo).class_name
+            raise ConfigError(f"{path} holds a {config.algo} agent; load it with {right}.load")
+        agent = cls.__new__(cls)
+        factory = None if env is None else _name_and_factory(env)[1]
+        agent._set_up(config.with_values(output_dir=None), factory)
+        agent._policy, agent._checkpoint = policy, checkpoint
+        return agent
+
+    @classmethod
+    def resume(cls, run_dir: str | Path, env: EnvLike | None = None) -> Self:
+        """An agent at the last good checkpoint of a run directory; ``learn`` goes on in that directory."""
+        factory = None if env is None else _name_and_factory(env)[1]
+        trainer = resume_training(Path(run_dir), factory=factory, warn=_warn)
+        agent = cls.__new__(cls)
+        agent._set_up(trainer.config, factory)
+        agent._trainer = trainer
+        return agent
+
+    def export(self, path: str | Path, file_format: str | None = None) -> Path:
+        """Writes the policy as ONNX or safetensors (by the file's ending), verified against this one."""
+        export_policy(self.policy, self.config, Path(path), file_format)
+        return Path(path)
+
+    @property
+    def policy(self) -> Policy:
+        if self._trainer is not None:
+            return self._trainer.policy
+        if self._policy is None:
+            self._policy = self._get_trainer().policy
+        return self._policy
+
+    def _get_trainer(self) -> Trainer:
+        if self._trainer is None:
+            trainer = Trainer(self.config, factory=self._factory)
+            if self._checkpoint is not None and set(TRAINING_PARTS) <= set(read_manifest(self._checkpoint)["parts"]):
+                trainer.restore(self._checkpoint)
+            elif self._policy is not None:
+                trainer.policy.load_state_dict(self._policy.state_dict())
+            self._trainer = trainer
+        return self._trainer
+
+    def close(self) -> None:
+        """Closes the environments and releases the run directory."""
+        if self._trainer is not None:
+            self._trainer.close()
+            self._trainer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _name_and_factory(env: EnvLike) -> tuple[str, EnvFactory | None]:
+    if isinstance(env, str):
+        return env, None
+    if isinstance(env, gym.Env):
+        return env_name(env), GivenEnv(env)
+    if callable(env):
+        return getattr(env, "__name__", type(env).__name__), env
+    raise ConfigError(f"an environment is a Gymnasium id, an environment, or a function that makes one, not {env!r}")
+
+
+class DQN(ManagedAlgorithm):
+    """Deep Q-learning (Mnih et al. 2015)."""
+
+    algo_name = "dqn"
+
+
+def load_agent(path: str | Path, env: EnvLike | None = None) -> ManagedAlgorithm:
+    """An agent of whatever algorithm the run or checkpoint holds."""
+    config, _, _ = load_policy(Path(path), _warn)
+    name = get_algorithm(config.algo).class_name
+    managed: type[ManagedAlgorithm] = globals()[name]
+    return managed.load(path, env)

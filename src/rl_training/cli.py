@@ -1,0 +1,325 @@
+"""The command line. Torch is imported by the commands that need it, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rl_training.errors import ConfigError, ObservationError, RLTrainingError
+
+if TYPE_CHECKING:
+    from rl_training.runtime.trainer import Trainer, TrainResult
+
+USER_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code: 0, 2 for a mistake of the user's, 128 + n after signal n."""
+    arguments = _parser().parse_args(argv)
+    warnings.showwarning = _show_warning
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except RLTrainingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader has gone, as in `rl-training list | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    _warn(str(message))
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+# ------------------------------------------------------------------------------------------------------ arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rl-training",
+        description="Train, evaluate, resume, use and export reinforcement-learning agents.",
+        epilog="examples:\n  rl-training train --config dqn/cartpole\n  rl-training list\n  rl-training train --help",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_train(commands)
+    _add_resume(commands)
+    _add_eval(commands)
+    _add_predict(commands)
+    _add_export(commands)
+    _add_list_show_plot(commands)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], summary: str, examples: Sequence[str]
+) -> argparse.ArgumentParser:
+    lines = "\n".join(f"  rl-training {name} {example}".rstrip() for example in examples)
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        epilog=f"examples:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_train(commands: Any) -> None:
+    examples = (
+        "--config dqn/cartpole",
+        "--config my.yaml --seed 3 --output-dir runs/mine",
+        "--algo dqn --env CartPole-v1 --set algo_kwargs.batch_size=128",
+    )
+    train = _command(commands, "train", _train, "train an agent from a config or from scratch", examples)
+    train.add_argument("--config", metavar="NAME_OR_PATH", help="a packaged config (see `list`) or a YAML file")
+    train.add_argument("--algo", help="algorithm (see `list`)")
+    train.add_argument("--env", metavar="ID", help="Gymnasium id, or module:id")
+    train.add_argument("--seed", help="decides every random draw")
+    train.add_argument("--total-timesteps", metavar="N", help="env steps of the whole run")
+    train.add_argument("--output-dir", metavar="DIR", help="run directory (default: runs/<algo>-<env>-seed<seed>)")
+    train.add_argument("--device", help="cpu, cuda, cuda:0, mps")
+    train.add_argument(
+        "--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[], help="any setting; may be repeated"
+    )
+    train.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _add_resume(commands: Any) -> None:
+    examples = ("runs/mine", "runs/mine --total-timesteps 100000")
+    resume = _command(commands, "resume", _resume, "go on with a stopped run, bit for bit", examples)
+    resume.add_argument("path", type=Path, metavar="RUN", help="a run directory, or a checkpoint in one")
+    resume.add_argument("--total-timesteps", type=int, metavar="N", help="go on to N steps in all")
+    resume.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _add_eval(commands: Any) -> None:
+    examples = ("runs/mine", "runs/mine --episodes 100 --json", "runs/mine/checkpoints/best")
+    evaluate = _command(commands, "eval", _eval, "evaluate a policy over whole episodes", examples)
+    evaluate.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
+    evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="how many (default 20)")
+    evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
+
+
+def _add_predict(commands: Any) -> None:
+    examples = (
+        "runs/mine --obs '[0.0, 0.1, 0.0, -0.1]'",
+        "runs/mine --obs observations.jsonl",
+        "runs/mine < lines.jsonl",
+    )
+    predict = _command(commands, "predict", _predict, "print the action for each observation", examples)
+    predict.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
+    predict.add_argument(
+        "--obs", metavar="JSON_OR_FILE", help="one observation as JSON, or a file of them, one a line (default: stdin)"
+    )
+
+
+def _add_export(commands: Any) -> None:
+    examples = ("runs/mine --format onnx", "runs/mine --format safetensors --output policy.safetensors")
+    export = _command(commands, "export", _export, "write a policy for use elsewhere, and verify it", examples)
+    export.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
+    export.add_argument("--format", choices=("onnx", "safetensors"), default="onnx")
+    export.add_argument("--output", type=Path, metavar="FILE", help="default: policy.<format> in the current directory")
+
+
+def _add_list_show_plot(commands: Any) -> None:
+    _command(commands, "list", _list, "list the algorithms and the packaged configs", ("",))
+    show = _command(commands, "show", _show, "print a config with every default spelled out", ("dqn/cartpole",))
+    show.add_argument("config", metavar="CONFIG", help="a packaged config or a YAML file")
+    examples = ("runs/mine", "runs/dqn-* --output curves.png")
+    plot = _command(commands, "plot", _plot, "draw learning curves; seeds of one config become a mean with a band", examples)
+    plot.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run directories")
+    plot.add_argument("--output", type=Path, default=Path("learning_curves.png"), metavar="PNG")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------- commands
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from rl_training.experiment.config import apply_overrides, load_config_data, resolve_config
+    from rl_training.runtime.progress import choose_progress
+    from rl_training.runtime.trainer import start_training
+
+    if arguments.config is None and arguments.algo is None:
+        raise ConfigError("say what to train: --config NAME_OR_PATH, or --algo NAME with --env ID")
+    data = {} if arguments.config is None else load_config_data(arguments.config)
+    flags = {
+        "algo": arguments.algo,
+        "env_id": arguments.env,
+        "seed": arguments.seed,
+        "total_timesteps": arguments.total_timesteps,
+        "output_dir": arguments.output_dir,
+        "device": arguments.device,
+    }
+    data.update({key: value for key, value in flags.items() if value is not None})
+    config = resolve_config(apply_overrides(data, arguments.overrides))
+    command = shlex.join(["rl-training", *sys.argv[1:]])
+    trainer = start_training(config, progress=choose_progress(arguments.quiet), command=command)
+    return _run_to_end(trainer)
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    from rl_training.runtime.progress import choose_progress
+    from rl_training.runtime.trainer import resume_training
+
+    trainer = resume_training(
+        arguments.path,
+        total_timesteps=arguments.total_timesteps,
+        progress=choose_progress(arguments.quiet),
+        warn=_warn,
+    )
+    print(f"resuming {arguments.path} at step {trainer.env_steps}", file=sys.stderr)
+    return _run_to_end(trainer)
+
+
+def _run_to_end(trainer: Trainer) -> int:
+    assert trainer.run is not None
+    run_dir = shlex.quote(str(trainer.run.path))
+    print(trainer.describe(), file=sys.stderr)
+    try:
+        result = trainer.train()
+    finally:
+        trainer.close()
+    if result.interrupted_by is not None:
+        print(f"stopped and saved at step {result.env_steps}; go on with: rl-training resume {run_dir}")
+        return 128 + result.interrupted_by
+    _print_summary(result, run_dir)
+    return 0
+
+
+def _print_summary(result: TrainResult, run_dir: str) -> None:
+    evaluation = result.evaluation
+    assert evaluation is not None
+    total = sum(result.seconds.values())
+    shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items())
+    best = "" if result.best_return is None else f" (best during training: {result.best_return:.1f})"
+    print(
+        f"trained {result.env_steps} steps, {result.episodes} episodes, {result.updates} updates in {total:.1f} s: {shares}\n"
+        f"evaluation: return {evaluation.mean_return:.1f} +- {evaluation.std_return:.1f} over {len(evaluation.returns)} "
+        f"episodes{best}\n"
+        f"run directory: {run_dir} (config.yaml, metrics.jsonl, evaluation.json, tensorboard/, checkpoints/latest and best)\n"
+        f"next:\n"
+        f"  rl-training eval {run_dir} --episodes 100\n"
+        f"  rl-training plot {run_dir}\n"
+        f"  rl-training export {run_dir} --format onnx\n"
+        f"  rl-training resume {run_dir} --total-timesteps {2 * result.env_steps}"
+    )
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    from rl_training.api import load_agent
+
+    with load_agent(arguments.path) as agent:
+        result = agent.evaluate(arguments.episodes)
+    if arguments.json:
+        print(json.dumps(result.to_json()))
+    else:
+        shown = result.summary()
+        print(
+            f"return {result.mean_return:.2f} +- {result.std_return:.2f} over {len(result.returns)} episodes "
+            f"(min {shown['return_min']:.1f}, max {shown['return_max']:.1f}, mean length {shown['length_mean']:.1f})"
+        )
+    return 0
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from rl_training.api import load_agent
+
+    agent = load_agent(arguments.path)
+    state = None
+    for number, text in _observations(arguments.obs):
+        try:
+            action, state = agent.predict(json.loads(text), state)
+        except ValueError as error:
+            raise ObservationError(f"line {number} is not JSON: {error}") from error
+        except ObservationError as error:
+            raise ObservationError(f"line {number}: {error}") from error
+        print(json.dumps(action.tolist()), flush=True)
+    return 0
+
+
+def _observations(source: str | None) -> Iterator[tuple[int, str]]:
+    """Numbered lines of JSON: from the argument itself, from the file it names, or from standard input."""
+    if source is None:
+        lines: Any = sys.stdin
+    elif source.lstrip().startswith(("[", "{", "-")) or source.strip().replace(".", "", 1).isdigit():
+        lines = [source]
+    else:
+        try:
+            lines = Path(source).read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ObservationError(f"--obs '{source}' is neither JSON nor a file that can be read ({error})") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield number, line
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from rl_training.runtime.export import export_policy
+    from rl_training.runtime.inference import load_policy
+
+    config, policy, checkpoint = load_policy(arguments.path, _warn)
+    output = arguments.output or Path(f"policy.{arguments.format}")
+    difference = export_policy(policy, config, output, arguments.format)
+    print(f"exported {checkpoint} to {output}; verified: the largest difference from the original is {difference:.1e}")
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from rl_training.experiment.packaged import packaged_configs
+    from rl_training.experiment.registry import REGISTRY
+
+    print("algorithms:")
+    for entry in REGISTRY.values():
+        spaces = f"{'/'.join(entry.observations)} observations, {'/'.join(entry.actions)} actions"
+        print(f"  {entry.name:<14} {entry.summary} ({spaces})")
+    print("configs:")
+    for name in packaged_configs():
+        print(f"  {name}")
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from rl_training.experiment.config import load_config_data, resolve_config
+
+    print(resolve_config(load_config_data(arguments.config)).to_yaml(), end="")
+    return 0
+
+
+def _plot(arguments: argparse.Namespace) -> int:
+    from rl_training.runtime.plot import plot_runs
+
+    for label in plot_runs(arguments.paths, arguments.output):
+        print(label)
+    print(f"written to {arguments.output}")
+    return 0

@@ -1,0 +1,129 @@
+"""Policies for use elsewhere: ONNX, or safetensors with a description. Each is verified against the original."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from rl_training.algorithms.base import Policy
+from rl_training.errors import CheckpointError, ConfigError, MissingExtraError
+from rl_training.experiment.config import TrainConfig, resolve_config
+from rl_training.runtime.inference import build_policy
+from rl_training.types import Array, SpaceSpec
+
+FORMATS = ("onnx", "safetensors")
+VERIFIED_OBSERVATIONS = 64
+TOLERANCE = 1e-4
+
+
+def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: str | None = None) -> float:
+    """Writes the policy and returns the largest difference found between it and the original."""
+    chosen = file_format or path.suffix.removeprefix(".")
+    if chosen not in FORMATS:
+        raise ConfigError(f"cannot export to '{chosen}'; choose one of: {', '.join(FORMATS)}")
+    write = _export_onnx if chosen == "onnx" else _export_safetensors
+    temporary = path.with_name(f".writing-{path.name}")
+    try:
+        difference = write(policy, config, temporary)
+        if difference > TOLERANCE:
+            raise CheckpointError(f"the exported policy differs from the original by {difference:.2g}; nothing was written")
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return difference
+
+
+def random_observations(spec: SpaceSpec, count: int) -> Array:
+    """Raw observations (count, *raw_shape) to compare two policies on, the same in every call."""
+    rng = np.random.default_rng(0)
+    observation = spec.observation
+    shape = (count, *observation.raw_shape)
+    if observation.one_hot_sizes:
+        sizes = np.asarray(observation.one_hot_sizes)
+        starts = np.asarray(observation.one_hot_starts)
+        return (starts + rng.integers(0, sizes, (count, len(sizes)))).reshape(shape)
+    if observation.kind == "image":
+        return rng.integers(0, 256, shape, np.uint8)
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def _outputs(policy: Policy, obs: Array) -> list[Array]:
+    with torch.no_grad():
+        return [output.numpy() for output in policy.export_module()(torch.from_numpy(obs))]
+
+
+def _largest_difference(expected: list[Array], found: list[Array]) -> float:
+    """Over all real-valued outputs. Discrete actions follow from them and may differ only where two values tie."""
+    differences = [
+        float(np.max(np.abs(a - b) / np.maximum(1.0, np.abs(a))))
+        for a, b in zip(expected, found, strict=True)
+        if np.issubdtype(a.dtype, np.floating)
+    ]
+    return max(differences)
+
+
+def _export_onnx(policy: Policy, config: TrainConfig, path: Path) -> float:
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401 - torch.onnx needs it
+    except ImportError as error:
+        raise MissingExtraError(str(error.name), "onnx") from error
+    obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
+    module = policy.export_module().eval()
+    batch = torch.export.Dim("batch")
+    with _quiet():
+        torch.onnx.export(
+            module,
+            (torch.from_numpy(obs),),
+            path,
+            input_names=["obs"],
+            output_names=["action", "values"],
+            dynamic_shapes=({0: batch},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return max(_largest_difference(_outputs(policy, sample), session.run(None, {"obs": sample})) for sample in (obs, obs[:1]))
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """The exporter reports its progress to everyone; only its failures matter here."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(previous)
+
+
+def _export_safetensors(policy: Policy, config: TrainConfig, path: Path) -> float:
+    arrays = {name: value.cpu().numpy() for name, value in policy.state_dict().items()}
+    description = {"config": config.describe(), "spaces": policy.spec.to_json()}
+    save_file(arrays, path, metadata={"rl_training": json.dumps(description)})
+    obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
+    return _largest_difference(_outputs(policy, obs), _outputs(load_exported(path), obs))
+
+
+def load_exported(path: Path) -> Policy:
+    """The policy of a safetensors export."""
+    with safe_open(path, framework="numpy") as file:
+        description = json.loads(file.metadata()["rl_training"])
+    policy = build_policy(resolve_config(description["config"]), SpaceSpec.from_json(description["spaces"]))
+    policy.load_state_dict({name: torch.from_numpy(value) for name, value in load_file(path).items()})
+    return policy

@@ -1,0 +1,82 @@
+"""Using a trained policy: load it once, then predict as often as you like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.algorithms.base import Policy, init_generator
+from rl_training.errors import CheckpointError, ObservationError
+from rl_training.experiment.checkpoint import read_checkpoint
+from rl_training.experiment.config import TrainConfig, resolve_config
+from rl_training.experiment.registry import get_algorithm
+from rl_training.experiment.run import ACTING_PARTS, find_checkpoint
+from rl_training.types import Array, Carry, SpaceSpec
+
+
+def load_policy(path: Path, warn: Callable[[str], None]) -> tuple[TrainConfig, Policy, Path]:
+    """The policy of a run or checkpoint with its config. Reads nothing that belongs to training and makes no environment."""
+    checkpoint = find_checkpoint(path, warn)
+    parts = read_checkpoint(checkpoint, ACTING_PARTS)
+    try:
+        config = resolve_config(parts["agent"]["config"])
+        policy = build_policy(config, SpaceSpec.from_json(parts["agent"]["spaces"]))
+        policy.load_state_dict(parts["policy"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"the checkpoint {checkpoint} does not fit its config: {error}") from error
+    return config, policy, checkpoint
+
+
+def build_policy(config: TrainConfig, spec: SpaceSpec) -> Policy:
+    """A policy with its initial weights, on the CPU."""
+    algorithm: Any = get_algorithm(config.algo).load()
+    policy: Policy = algorithm.make_policy(config.algo_kwargs, spec, init_generator(config.seed))
+    return policy
+
+
+def predict(
+    policy: Policy,
+    obs: Any,
+    state: Carry | None = None,
+    episode_start: Any = None,
+    *,
+    rng: np.random.Generator | None = None,
+    env_steps: int = 0,
+) -> tuple[Array, Carry]:
+    """Actions in the environment's own terms, for one observation or a batch of them, and the state to hand in next.
+
+    ``episode_start`` says which observations begin an episode: their rows of the state are set back first.
+    """
+    batch, single = _as_batch(obs, policy.spec)
+    carry = policy.initial_carry(len(batch)) if state is None else state
+    if episode_start is not None:
+        carry = policy.reset_carry(carry, np.broadcast_to(np.asarray(episode_start, np.bool_), (len(batch),)))
+    output = policy.act(policy.spec.observation.encode(batch), carry, rng=rng, env_steps=env_steps)
+    actions = policy.spec.action.to_env(output.action)
+    return (actions[0] if single else actions), output.carry
+
+
+def _as_batch(obs: Any, spec: SpaceSpec) -> tuple[Array, bool]:
+    expected = spec.observation.raw_shape
+    try:
+        array = np.asarray(obs, dtype=np.uint8 if spec.observation.kind == "image" else np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ObservationError(f"the observation is not an array of numbers ({error})") from error
+    single = array.shape == expected
+    if not single and array.shape[1:] != expected:
+        raise ObservationError(f"the observation has shape {array.shape}; this policy takes {expected}, or a batch of those")
+    if not np.isfinite(array).all():
+        raise ObservationError("the observation contains NaN or infinity")
+    batch = array[None] if single else array
+    sizes = spec.observation.one_hot_sizes
+    if sizes:
+        starts = np.asarray(spec.observation.one_hot_starts)
+        index = batch.reshape(len(batch), -1) - starts
+        if (index != index.round()).any() or (index < 0).any() or (index >= np.asarray(sizes)).any():
+            raise ObservationError(
+                f"the observation must be whole numbers from {starts.tolist()}, {list(sizes)} of them each"
+            )
+    return batch, single

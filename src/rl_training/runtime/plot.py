@@ -1,0 +1,83 @@
+"""Learning curves of one or several runs as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.config import load_config_data
+from rl_training.experiment.metrics import METRICS_FILE, read_metrics
+from rl_training.experiment.run import CONFIG_FILE, is_run
+
+Curve = tuple[list[int], list[float]]
+
+
+def plot_runs(paths: Sequence[Path], output: Path) -> list[str]:
+    """Draws returns against env steps; runs that differ only in the seed become one mean with a band. Returns the labels."""
+    groups = _group_by_config(paths)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    labels = []
+    for label, members in groups.items():
+        evaluated = all(read_metrics(path, "eval") for path in members)
+        kind = "eval" if evaluated else "train"
+        curves = [_curve(path, kind) for path in members]
+        steps, returns = _on_common_steps(curves)
+        count = f", {len(members)} seeds" if len(members) > 1 else ""
+        text = f"{label} ({'evaluation' if evaluated else 'training'}{count})"
+        labels.append(text)
+        (line,) = axes.plot(steps, returns.mean(axis=0), label=text)
+        if len(members) > 1:
+            mean, spread = returns.mean(axis=0), returns.std(axis=0)
+            axes.fill_between(steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("return")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", fontsize="small")
+    try:
+        figure.savefig(output, dpi=150)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot write the picture {output}: {error}") from error
+    finally:
+        pyplot.close(figure)
+    return labels
+
+
+def _group_by_config(paths: Sequence[Path]) -> dict[str, list[Path]]:
+    """Runs by label. Those of one label differ only in the seed and the place; different configs of one algorithm and
+    environment are numbered."""
+    members: dict[str, list[Path]] = {}
+    names: dict[str, str] = {}
+    for path in paths:
+        if not is_run(path) or not (path / METRICS_FILE).exists():
+            raise CheckpointError(f"{path} is not a run directory with a {METRICS_FILE}")
+        config = load_config_data(str(path / CONFIG_FILE))
+        key = repr({name: value for name, value in config.items() if name not in ("seed", "output_dir")})
+        members.setdefault(key, []).append(path)
+        names[key] = f"{config['algo']} {config['env_id']}"
+    groups: dict[str, list[Path]] = {}
+    for key, runs in members.items():
+        same = [other for other in members if names[other] == names[key]]
+        groups[names[key] if len(same) == 1 else f"{names[key]} #{same.index(key) + 1}"] = runs
+    return groups
+
+
+def _curve(path: Path, kind: str) -> Curve:
+    records = [record for record in read_metrics(path, kind) if record.get("return_mean") is not None]
+    if not records:
+        raise CheckpointError(f"{path} has logged no returns yet")
+    return [record["step"] for record in records], [record["return_mean"] for record in records]
+
+
+def _on_common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """All curves on the steps of the shortest, by linear interpolation: (steps,), (curve, steps)."""
+    steps = np.asarray(min((curve[0] for curve in curves), key=lambda points: points[-1]))
+    return steps, np.stack([np.interp(steps, *curve) for curve in curves])
