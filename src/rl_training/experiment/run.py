@@ -122,10 +122,10 @@ class Run:
         temporary.replace(self.checkpoints / link)
 
     def _prune(self, written: Path) -> None:
-        """Removes all but the newest checkpoints, the newest one that holds a replay, the best, and the one just written."""
+        """Keeps the newest checkpoints, the two newest that hold a replay, the best, and the one just written."""
         steps = step_directories(self.path)
         kept = {written, *steps[: self.config.checkpoint.keep]}
-        kept.update([path for path in steps if (path / f"{REPLAY_PART}.json").exists()][:1])
+        kept.update([path for path in steps if (path / f"{REPLAY_PART}.json").exists()][:2])
         best = os.path.realpath(self.checkpoints / "best")
         for path in (*steps, *self.checkpoints.glob("step-*-best")):
             if path not in kept and os.path.realpath(path) != best:

@@ -1,0 +1,94 @@
+"""The candidates of this repository."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from measure import Measurement, Rate, Stopwatch, repeat
+from workloads import DQNSettings, ReplaySettings
+
+from rl_training.data import ReplayBuffer
+from rl_training.experiment.config import TrainConfig, resolve_config
+from rl_training.runtime.progress import Progress, Watched
+from rl_training.runtime.trainer import Trainer
+from rl_training.types import Transitions
+
+
+class LoopClock(Progress):
+    """Times the training loop from inside, so that construction and the final evaluation stay out."""
+
+    rate: Rate
+
+    def start(self, watched: Watched, total: int) -> None:
+        self._total = total
+        self._watch = Stopwatch()
+
+    def update(self, watched: Watched) -> None:
+        if watched.env_steps >= self._total:
+            self.rate = self._watch.rate(watched.env_steps)
+
+
+def dqn_config(settings: DQNSettings, seed: int) -> TrainConfig:
+    """The settings in our terms. Our target interval counts updates, not env steps."""
+    return resolve_config(
+        {
+            "algo": "dqn",
+            "env_id": settings.env_id,
+            "num_envs": settings.num_envs,
+            "seed": seed,
+            "total_timesteps": settings.total_steps,
+            "device": "cpu",
+            "eval": {"interval": 0, "final_episodes": 1, "num_envs": 1},
+            "algo_kwargs": {
+                "hidden_sizes": settings.hidden_sizes,
+                "gamma": settings.gamma,
+                "learning_rate": settings.learning_rate,
+                "max_grad_norm": settings.max_grad_norm,
+                "buffer_size": settings.buffer_size,
+                "batch_size": settings.batch_size,
+                "learning_starts": settings.learning_starts,
+                "train_freq": settings.steps_per_update,
+                "gradient_steps": 1,
+                "target_update_interval": settings.target_copy_steps // settings.steps_per_update,
+                "exploration_final_eps": settings.final_epsilon,
+                "exploration_steps": settings.exploration_steps,
+            },
+        }
+    )
+
+
+def dqn(settings: DQNSettings, seed: int) -> Measurement:
+    clock = LoopClock()
+    result = Trainer(dqn_config(settings, seed), progress=clock).train()
+    return Measurement(
+        rates={"env steps": clock.rate},
+        work={"env steps": result.env_steps, "updates": result.updates},
+        outcome={"return of the last 100 episodes": result.metrics["return_mean"]},
+    )
+
+
+def replay(settings: ReplaySettings, seed: int) -> Measurement:
+    rng = np.random.default_rng(seed)
+
+    def new_buffer() -> ReplayBuffer:
+        return ReplayBuffer(settings.capacity, (settings.obs_dim,), rng=rng)
+
+    def transitions(count: int) -> Transitions:
+        """One step of ``count`` environments, in the shapes that the training loop stores."""
+        obs, next_obs = rng.standard_normal((2, count, settings.obs_dim), np.float32)
+        discount = np.full(count, 0.99, np.float32)
+        return Transitions(obs, np.zeros(count, np.int64), np.ones(count, np.float32), next_obs, discount)
+
+    buffer = new_buffer()
+    adding = repeat(partial(buffer.add, transitions(1)), settings.capacity)
+    sampling = repeat(partial(buffer.sample, settings.batch_size), settings.samples)
+    several = settings.envs_per_add
+    adding_several = repeat(partial(new_buffer().add, transitions(several)), settings.capacity // several, several)
+    return Measurement(
+        {
+            "add, 1 per call": adding,
+            f"add, {several} per call": adding_several,
+            f"sample of {settings.batch_size}": sampling,
+        }
+    )

@@ -1,0 +1,79 @@
+"""The candidates of Stable-Baselines3, set up as its documentation tells its users."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from measure import Measurement, Stopwatch, repeat
+from stable_baselines3 import DQN
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from workloads import DQNSettings, ReplaySettings
+
+
+def dqn(settings: DQNSettings, seed: int) -> Measurement:
+    assert settings.steps_per_update % settings.num_envs == 0
+    model = DQN(
+        "MlpPolicy",
+        make_vec_env(settings.env_id, settings.num_envs, seed=seed),
+        learning_rate=settings.learning_rate,
+        buffer_size=settings.buffer_size,
+        learning_starts=settings.learning_starts,
+        batch_size=settings.batch_size,
+        gamma=settings.gamma,
+        train_freq=settings.steps_per_update // settings.num_envs,  # counts steps of the whole vector
+        gradient_steps=1,
+        target_update_interval=settings.target_copy_steps,  # counts env steps: divided by the number of envs inside
+        exploration_fraction=settings.exploration_steps / settings.total_steps,
+        exploration_initial_eps=1.0,
+        exploration_final_eps=settings.final_epsilon,
+        max_grad_norm=settings.max_grad_norm,
+        policy_kwargs={"net_arch": list(settings.hidden_sizes)},
+        seed=seed,
+        device="cpu",
+    )
+    watch = Stopwatch()
+    model.learn(settings.total_steps, log_interval=settings.total_steps)  # as on our side, nothing is logged
+    rate = watch.rate(model.num_timesteps)
+    returns = [episode["r"] for episode in model.ep_info_buffer or ()]
+    return Measurement(
+        rates={"env steps": rate},
+        work={"env steps": model.num_timesteps, "updates": model._n_updates},
+        outcome={"return of the last 100 episodes": float(np.mean(returns))},
+    )
+
+
+def replay(settings: ReplaySettings, seed: int) -> Measurement:
+    np.random.seed(seed)  # noqa: NPY002  # the generator that this library samples with
+    observation_space = spaces.Box(-np.inf, np.inf, (settings.obs_dim,), np.float32)
+    rng = np.random.default_rng(seed)
+
+    def new_buffer(num_envs: int) -> ReplayBuffer:
+        return ReplayBuffer(settings.capacity, observation_space, spaces.Discrete(2), device="cpu", n_envs=num_envs)
+
+    def step(count: int) -> dict[str, Any]:
+        obs, next_obs = rng.standard_normal((2, count, settings.obs_dim), np.float32)
+        return {
+            "obs": obs,
+            "next_obs": next_obs,
+            "action": np.zeros(count, np.int64),
+            "reward": np.ones(count, np.float32),
+            "done": np.zeros(count, np.bool_),
+            "infos": [{"TimeLimit.truncated": False} for _ in range(count)],
+        }
+
+    buffer = new_buffer(1)
+    adding = repeat(partial(buffer.add, **step(1)), settings.capacity)
+    sampling = repeat(partial(buffer.sample, settings.batch_size), settings.samples)
+    several = settings.envs_per_add
+    adding_several = repeat(partial(new_buffer(several).add, **step(several)), settings.capacity // several, several)
+    return Measurement(
+        {
+            "add, 1 per call": adding,
+            f"add, {several} per call": adding_several,
+            f"sample of {settings.batch_size}": sampling,
+        }
+    )

@@ -1,0 +1,85 @@
+"""Measurements into a table of medians and ratios, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from measure import Measurement
+from workloads import OURS, WORKLOADS
+
+HEADER = ("workload", "rate", "ours / CPU s", "peer", "peer / CPU s", "ratio", "bar", "", "ours, peer / wall s")
+#: Candidates whose amounts of work differ by more than this share did not do the same job.
+WORK_TOLERANCE = 0.01
+
+
+@dataclass
+class Series:
+    """A candidate's measurements, one per round, or the reason why there are none."""
+
+    rounds: list[Measurement] = field(default_factory=list)
+    absent: str | None = None
+
+    def cpu_rates(self, name: str) -> list[float]:
+        return [measurement.rates[name].per_cpu_second for measurement in self.rounds]
+
+    def wall_rates(self, name: str) -> list[float]:
+        return [measurement.rates[name].per_wall_second for measurement in self.rounds]
+
+
+#: by workload, then by candidate
+Results = Mapping[str, Mapping[str, Series]]
+
+
+def table(results: Results) -> str:
+    """A row for each rate and peer. Spreads in brackets are smallest..largest over the rounds."""
+    rows = [row for name, series in results.items() for row in _rows(name, series)]
+    widths = [max(len(row[column]) for row in (HEADER, *rows)) for column in range(len(HEADER))]
+    lines = [_line(HEADER, widths), _line(["-" * width for width in widths], widths)]
+    return "\n".join([*lines, *(_line(row, widths) for row in rows)])
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+
+def _rows(workload_name: str, series: Mapping[str, Series]) -> Iterator[tuple[str, ...]]:
+    workload = WORKLOADS[workload_name]
+    ours = series[OURS]
+    for rate, bar in workload.bars.items():
+        for name, candidate in workload.candidates.items():
+            if name != OURS:
+                applies = None if candidate.is_limit else bar
+                yield (workload_name, rate, *_comparison(ours, name, series[name], rate, applies))
+
+
+def _comparison(ours: Series, name: str, peer: Series, rate: str, bar: float | None) -> tuple[str, ...]:
+    bar_text = "-" if bar is None else f"{bar:.1f}"
+    our_text = ours.absent or _spread(ours.cpu_rates(rate), ",.0f")
+    peer_text = peer.absent or _spread(peer.cpu_rates(rate), ",.0f")
+    if ours.absent or peer.absent:
+        return (our_text, name, peer_text, "-", bar_text, "", "-")
+    our_rates, peer_rates = ours.cpu_rates(rate), peer.cpu_rates(rate)
+    ratio = median(our_rates) / median(peer_rates)
+    by_round = [mine / theirs for mine, theirs in zip(our_rates, peer_rates, strict=True)]
+    verdict = "" if bar is None else "reached" if ratio >= bar else "MISSED"
+    wall = f"{median(ours.wall_rates(rate)):,.0f}, {median(peer.wall_rates(rate)):,.0f}"
+    ratio_text = f"{ratio:.2f} ({min(by_round):.2f}..{max(by_round):.2f})"
+    return (our_text, name, peer_text, ratio_text, bar_text, verdict, wall)
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    return f"{median(values):{form}} ({min(values):{form}}..{max(values):{form}})"
+
+
+def work_differences(results: Results) -> list[str]:
+    """A sentence for each candidate that did another amount of work than we did, whose ratio therefore means nothing."""
+    sentences = []
+    for workload_name, series in results.items():
+        for name, candidate in series.items():
+            for ours, theirs in zip(series[OURS].rounds, candidate.rounds, strict=False):
+                for unit, amount in ours.work.items():
+                    if abs(theirs.work[unit] - amount) > WORK_TOLERANCE * amount:
+                        sentences.append(f"{workload_name}: {name} did {theirs.work[unit]} {unit}, we did {amount}")
+    return sentences

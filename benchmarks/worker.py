@@ -1,0 +1,48 @@
+"""Runs one candidate of one workload, alone on one core with one thread, and prints its measurement as one JSON line.
+
+python benchmarks/worker.py w1 ours --seed 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+
+from workloads import WORKLOADS
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def settle_on_one_core(core: int | None) -> None:
+    """Must come before numpy and torch are imported: their thread pools are sized on import."""
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere one thread has to do
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {max(allowed) if core is None else core})
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("candidate")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--core", type=int, help="the core to run on (default: the last one allowed)")
+    args = parser.parse_args()
+    workload = WORKLOADS[args.workload]
+    candidate = workload.candidates.get(args.candidate)
+    if candidate is None:
+        parser.error(f"{args.workload} has the candidates {', '.join(workload.candidates)}, not '{args.candidate}'")
+    if not candidate.is_installed:
+        parser.error(f"{args.candidate} needs {candidate.package}, which is not installed")
+    settle_on_one_core(args.core)
+    measurement = candidate.load()(workload.settings, args.seed)
+    print(json.dumps(asdict(measurement)))
+
+
+if __name__ == "__main__":
+    main()

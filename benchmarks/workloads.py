@@ -1,0 +1,117 @@
+"""The workloads: what is measured, with which settings, who competes, and by how much we mean to win.
+
+A new peer is a function in ``candidates`` and an entry in ``candidates`` of its workload; a new workload is an entry in
+``WORKLOADS``. This file imports nothing heavy, so that a worker can set its threads before torch or numpy load.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import Any
+
+from measure import Measurement
+
+#: Every ratio is the rate of this candidate divided by that of another.
+OURS = "ours"
+
+
+def package_version(package: str) -> str | None:
+    """The installed version of a distribution; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A function ``(settings, seed) -> Measurement``, named so that only its own process imports it."""
+
+    target: str  # module:function
+    package: str  # without this distribution the candidate is skipped
+    is_limit: bool = False  # a bare program that shows the ceiling: no bar applies to it
+
+    @property
+    def is_installed(self) -> bool:
+        return package_version(self.package) is not None
+
+    def load(self) -> Callable[[Any, int], Measurement]:
+        module, _, name = self.target.partition(":")
+        function: Callable[[Any, int], Measurement] = getattr(importlib.import_module(module), name)
+        return function
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The same settings for every candidate, and for each rate the ratio to a peer that we must reach."""
+
+    title: str
+    settings: DQNSettings | ReplaySettings
+    bars: Mapping[str, float]
+    candidates: Mapping[str, Candidate]
+
+
+@dataclass(frozen=True)
+class DQNSettings:
+    """DQN on a vector observation, epsilon falling from 1, target network copied. Counts are env steps."""
+
+    env_id: str = "CartPole-v1"
+    num_envs: int = 1
+    total_steps: int = 20_000
+    steps_per_update: int = 1
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    batch_size: int = 64
+    buffer_size: int = 50_000
+    learning_starts: int = 1_000
+    learning_rate: float = 1e-3
+    gamma: float = 0.99
+    max_grad_norm: float = 10.0
+    target_copy_steps: int = 500
+    exploration_steps: int = 10_000
+    final_epsilon: float = 0.05
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """A uniform replay alone: filled to the brim, then sampled."""
+
+    capacity: int = 1_000_000
+    obs_dim: int = 4
+    envs_per_add: int = 8  # in the rate that adds several transitions by one call
+    batch_size: int = 256
+    samples: int = 20_000
+
+
+W1 = DQNSettings()
+
+DQN_CANDIDATES = {
+    OURS: Candidate("candidates.ours:dqn", "rl-training"),
+    "sb3": Candidate("candidates.sb3:dqn", "stable-baselines3"),
+}
+
+WORKLOADS: dict[str, Workload] = {
+    "w1": Workload(
+        title="DQN, CartPole, 1 env, an update every step",
+        settings=W1,
+        bars={"env steps": 1.8},
+        candidates=DQN_CANDIDATES,
+    ),
+    "w1c": Workload(
+        title="DQN, CartPole, 8 envs, an update every 8 steps",
+        settings=replace(W1, num_envs=8, steps_per_update=8),
+        bars={"env steps": 2.0},
+        candidates=DQN_CANDIDATES,
+    ),
+    "replay": Workload(
+        title="uniform replay, 1e6 transitions of 4 numbers",
+        settings=ReplaySettings(),
+        bars={"add, 1 per call": 1.0, "add, 8 per call": 1.0, "sample of 256": 2.0},
+        candidates={
+            OURS: Candidate("candidates.ours:replay", "rl-training"),
+            "sb3": Candidate("candidates.sb3:replay", "stable-baselines3"),
+        },
+    ),
+}

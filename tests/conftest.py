@@ -1,0 +1,58 @@
+"""Shared by all tests: tiny configs for every registered algorithm, and the comparison of two runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_training.experiment.checkpoint import verify_checkpoint
+from rl_training.experiment.config import TrainConfig, resolve_config
+from rl_training.experiment.registry import REGISTRY
+from rl_training.experiment.run import step_directories
+
+TESTS = Path(__file__).parent
+os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+CLI = [sys.executable, "-m", "rl_training"]
+
+ALGORITHMS = sorted(REGISTRY)
+
+
+def tiny_values(algo: str, **values: Any) -> dict[str, Any]:
+    """A run of a second: values of a config in which learning, evaluation and checkpoints all happen."""
+    defaults: dict[str, Any] = {
+        "algo": algo,
+        "env_id": "CartPole-v1",
+        "total_timesteps": 240,
+        "eval": {"interval": 90, "episodes": 3, "final_episodes": 2, "num_envs": 2},
+        "checkpoint": {"interval": 70},
+        "log": {"interval": 25, "tensorboard": False},
+        "algo_kwargs": {"hidden_sizes": [16], "batch_size": 8, "buffer_size": 150, "learning_starts": 20},
+    }
+    algo_kwargs = {**defaults["algo_kwargs"], **values.pop("algo_kwargs", {})}
+    return {**defaults, **values, "algo_kwargs": algo_kwargs}
+
+
+def tiny_config(algo: str, **values: Any) -> TrainConfig:
+    return resolve_config(tiny_values(algo, **values))
+
+
+def metrics_without_time(run: Path) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if not key.startswith("time/")} for record in records]
+
+
+def final_fingerprint(run: Path) -> dict[str, Any]:
+    """What must be equal in two repetitions of a run: every byte of the last checkpoint, and the log."""
+    manifest = verify_checkpoint(step_directories(run)[0])
+    return {"files": manifest["files"], "metrics": metrics_without_time(run)}
+
+
+@pytest.fixture(params=ALGORITHMS)
+def algo(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name

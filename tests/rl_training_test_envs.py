@@ -1,0 +1,168 @@
+"""Small environments with known behaviour. As ``rl_training_test_envs:Name-v0`` they can be used from the command line."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+Obs = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class CountingEnv(gym.Env[Obs, int]):
+    """Observes (episode seed, steps since reset, last action); reward = steps. Ends after ``length`` steps as told.
+
+    Every number that can be stored is thereby known in advance.
+    """
+
+    def __init__(self, length: int = 4, end: str = "terminated", seed_digits: int = 1000) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._length, self._end, self._digits = length, end, seed_digits
+        self._seed, self._steps = 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        super().reset(seed=seed)
+        assert seed is not None, "every episode must have a seed of its own"
+        self._seed, self._steps = seed % self._digits, 0
+        return self._observe(-1), {}
+
+    def _observe(self, action: int) -> Obs:
+        return np.array([self._seed, self._steps, action], np.float32)
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        assert self._steps < self._length, "stepped after the end of the episode"
+        self._steps += 1
+        over = self._steps == self._length
+        terminated = over and self._end in ("terminated", "both")
+        truncated = over and self._end in ("truncated", "both")
+        return self._observe(int(action)), float(self._steps), terminated, truncated, {}
+
+
+class RandomWalkEnv(gym.Env[Obs, int]):
+    """Draws random numbers in ``step``, as a stochastic environment does."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = spaces.Discrete(3)
+        self._position, self._steps = 0.0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._position, self._steps = float(self.np_random.normal()), 0
+        return self._observe(), {}
+
+    def _observe(self) -> Obs:
+        return np.array([self._position, self._steps / 10], np.float32)
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        self._position += float(action) - 1.0 + float(self.np_random.normal())
+        return self._observe(), -abs(self._position), abs(self._position) > 6, self._steps >= 15, {}
+
+
+class ForgetfulEnv(RandomWalkEnv):
+    """Ignores its seed: not deterministic."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        return super().reset(seed=int.from_bytes(os.urandom(4), "little"))
+
+
+class LeftoverEnv(RandomWalkEnv):
+    """Its ``reset`` leaves something behind: the second episode differs from the same episode in a new object."""
+
+    _episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episodes += 1
+        self._position += self._episodes
+        return self._observe(), {}
+
+
+class FaultyEnv(CountingEnv):
+    """Goes wrong in its third episode in the way that it is told, unless the file ``mended`` exists."""
+
+    def __init__(self, fault: str = "raise", mended: str = "") -> None:
+        super().__init__(length=10)
+        self._fault, self._mended, self._resets = fault, mended, 0
+
+    def _broken(self) -> bool:
+        return self._resets >= 3 and not (self._mended and os.path.exists(self._mended))  # noqa: PTH110
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        self._resets += 1
+        if self._fault == "reset" and self._broken():
+            raise ValueError("cannot reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self._steps == 5 and self._broken():
+            if self._fault == "raise":
+                raise ValueError("the motor is on fire")
+            if self._fault == "nan":
+                obs = obs * np.nan
+            if self._fault == "infinite-reward":
+                reward = float("inf")
+            if self._fault == "no-reward":
+                reward = None  # type: ignore[assignment]
+            if self._fault == "shape":
+                obs = np.zeros(2, np.float32)
+            if self._fault == "exit":
+                os._exit(3)
+        return obs, reward, terminated, truncated, info
+
+
+class OffsetActionsEnv(RandomWalkEnv):
+    """Actions are 5, 6, 7."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.Discrete(3, start=5)
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), f"{action} is not in {self.action_space}"
+        return super().step(int(action) - 5)
+
+
+class OddSpacesEnv(gym.Env[Any, Any]):
+    """Has whatever spaces it is told to have: ``dict`` or ``image`` observations, ``multi`` actions."""
+
+    def __init__(self, observation: str = "vector", action: str = "discrete") -> None:
+        vector = spaces.Box(-1, 1, (2,), np.float32)
+        observations: dict[str, spaces.Space[Any]] = {
+            "vector": vector,
+            "dict": spaces.Dict({"a": vector}),
+            "image": spaces.Box(0, 255, (3, 36, 36), np.uint8),
+        }
+        actions: dict[str, spaces.Space[Any]] = {
+            "discrete": spaces.Discrete(2),
+            "multi": spaces.MultiDiscrete([2, 2]),
+            "unbounded": spaces.Box(-np.inf, np.inf, (1,), np.float32),
+        }
+        self.observation_space = observations[observation]
+        self.action_space = actions[action]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observation_space.sample(), 0.0, False, True, {}
+
+
+for _name in (
+    "CountingEnv",
+    "RandomWalkEnv",
+    "ForgetfulEnv",
+    "LeftoverEnv",
+    "FaultyEnv",
+    "OffsetActionsEnv",
+    "OddSpacesEnv",
+):
+    gym.register(f"{_name.removesuffix('Env')}-v0", entry_point=f"{__name__}:{_name}")

@@ -1,0 +1,221 @@
+"""Checkpoints: a round trip is exact, and a torn, tampered, hostile or newer one is named and refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import final_fingerprint, tiny_config
+
+from rl_training.errors import CheckpointError
+from rl_training.experiment.checkpoint import MANIFEST, read_checkpoint, verify_checkpoint, write_checkpoint
+from rl_training.experiment.run import find_checkpoint, open_run, step_directories
+from rl_training.runtime.inference import load_policy
+from rl_training.runtime.trainer import resume_training, start_training
+
+STATE = {
+    "weights": torch.arange(6.0).reshape(2, 3),
+    "half": np.array([1, 2], np.uint8),
+    "empty": np.zeros((0, 4), np.float32),
+    "nested": [{"number": 2**100, "none": None, "real": 0.1 + 0.2, "flag": True}, "text", np.float32(0.5)],
+}
+
+
+def test_round_trip_is_exact(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "c", {"policy": STATE, "other": {"x": 1}}, {"step": 3})
+    state = read_checkpoint(tmp_path / "c", ["policy"])["policy"]
+    assert torch.equal(state["weights"], STATE["weights"])  # type: ignore[arg-type]
+    assert state["half"].dtype == np.uint8
+    assert state["empty"].shape == (0, 4)
+    assert state["nested"] == [{"number": 2**100, "none": None, "real": 0.1 + 0.2, "flag": True}, "text", 0.5]
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_writing_over_a_checkpoint_replaces_it_and_over_anything_else_is_refused(tmp_path: Path) -> None:
+    for value in (1, 2):
+        write_checkpoint(tmp_path / "c", {"policy": {"x": value}}, {})
+    assert read_checkpoint(tmp_path / "c", ["policy"])["policy"] == {"x": 2}
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
+        write_checkpoint(precious, {"policy": {"x": 1}}, {})
+    assert (precious / "thesis.txt").read_text() == "mine"
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    trainer = start_training(tiny_config("dqn", output_dir=str(path)), command="test")
+    trainer.train()
+    trainer.close()
+    return path
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run to damage."""
+    copy = tmp_path / "run"
+    shutil.copytree(finished_run, copy, symlinks=True)
+    return copy
+
+
+class Bomb:
+    """Unpickled, it leaves a mark."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Path.touch, (self._mark,)
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip_a_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def put_a_pickle(file: Path) -> None:
+    file.write_bytes(pickle.dumps(Bomb(file.parent / "executed")))
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+FILES = [
+    MANIFEST,
+    "agent.json",
+    "policy.json",
+    "policy.safetensors",
+    "training.json",
+    "training.safetensors",
+    "replay.json",
+    "replay.safetensors",
+]
+
+
+def test_every_file_of_a_checkpoint_is_in_the_list(finished_run: Path) -> None:
+    assert sorted(path.name for path in step_directories(finished_run)[0].iterdir()) == sorted(FILES)
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_byte, Path.unlink, put_a_pickle, empty])
+@pytest.mark.parametrize("name", FILES)
+def test_damage_is_named_and_refused_and_resume_falls_back(
+    run: Path, finished_run: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    newest, before = step_directories(run)[:2]
+    damage(newest / name)
+    with pytest.raises(CheckpointError, match=name):
+        verify_checkpoint(newest)
+    said: list[str] = []
+    trainer = resume_training(run, warn=said.append)
+    assert f"step-{trainer.env_steps:010d}" == before.name
+    assert len(said) == 1
+    assert newest.name in said[0]
+    assert name in said[0]
+    trainer.close()
+    assert not list(run.rglob("executed"))
+
+
+def test_resume_after_damage_still_ends_bit_for_bit(run: Path, finished_run: Path) -> None:
+    flip_a_byte(step_directories(run)[0] / "training.safetensors")
+    trainer = resume_training(run, warn=lambda message: None)
+    trainer.train()
+    trainer.close()
+    assert final_fingerprint(run) == final_fingerprint(finished_run)
+
+
+def rewrite_manifest(checkpoint: Path, **changes: Any) -> None:
+    """What a careful attacker would do: everything consistent, digests included."""
+    body = json.loads((checkpoint / MANIFEST).read_text())
+    body.pop("digest")
+    body.update(changes)
+    for name in body["files"]:
+        content = (checkpoint / name).read_bytes()
+        body["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    (checkpoint / MANIFEST).write_text(json.dumps({"digest": digest, **body}))
+
+
+def test_a_newer_format_is_named_and_refused(run: Path) -> None:
+    newest, before = step_directories(run)[:2]
+    rewrite_manifest(newest, schema_version=99)
+    with pytest.raises(CheckpointError, match="format version 99"):
+        verify_checkpoint(newest)
+    said: list[str] = []
+    trainer = resume_training(run, warn=said.append)
+    assert f"step-{trainer.env_steps:010d}" == before.name
+    assert "format version 99" in said[0]
+    trainer.close()
+
+
+@pytest.mark.parametrize("name", ["policy.safetensors", "policy.json", "agent.json"])
+def test_a_pickle_with_a_forged_manifest_is_refused_and_not_executed(run: Path, name: str) -> None:
+    checkpoint = step_directories(run)[0]
+    put_a_pickle(checkpoint / name)
+    rewrite_manifest(checkpoint)
+    with pytest.raises(CheckpointError):
+        load_policy(checkpoint, warn=lambda message: None)
+    assert not list(run.rglob("executed"))
+
+
+def test_a_forged_state_that_does_not_fit_is_refused(run: Path) -> None:
+    checkpoint = step_directories(run)[0]
+    (checkpoint / "policy.json").write_text(json.dumps({"weights": {"$tensor": "no such"}}))
+    rewrite_manifest(checkpoint)
+    with pytest.raises(CheckpointError, match="lacks the array"):
+        load_policy(checkpoint, warn=lambda message: None)
+    (checkpoint / "policy.json").write_text("[]")
+    rewrite_manifest(checkpoint)
+    with pytest.raises(CheckpointError, match="does not fit"):
+        load_policy(checkpoint, warn=lambda message: None)
+
+
+def test_acting_needs_only_the_policy(run: Path) -> None:
+    checkpoint = step_directories(run)[0]
+    for name in ("training.safetensors", "training.json", "replay.safetensors", "replay.json"):
+        (checkpoint / name).unlink()
+    load_policy(checkpoint, warn=lambda message: None)
+
+
+def test_a_damaged_policy_falls_back_with_a_warning(run: Path) -> None:
+    newest, before = step_directories(run)[:2]
+    flip_a_byte(newest / "policy.safetensors")
+    said: list[str] = []
+    assert find_checkpoint(run, said.append) == before
+    assert newest.name in said[0]
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_policy(newest, warn=said.append)
+
+
+def test_no_checkpoint_left_is_an_error_that_says_so(run: Path) -> None:
+    for path in step_directories(run):
+        flip_a_byte(path / MANIFEST)
+    with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
+        resume_training(run, warn=lambda message: None)
+    open_run(run).close()  # and the run is not left locked
+
+
+def test_links_and_leftovers(run: Path) -> None:
+    checkpoints = run / "checkpoints"
+    assert (checkpoints / "latest").resolve() == step_directories(run)[0].resolve()
+    assert (checkpoints / "best" / MANIFEST).exists()
+    assert len(step_directories(run)) == 3
+    leftover = checkpoints / ".writing-step-0000000999"
+    leftover.mkdir()
+    open_run(run).close()
+    assert not leftover.exists()

@@ -1,0 +1,92 @@
+"""What one does with a saved agent: evaluate it, predict with it, export it, go on with it; for every algorithm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from rl_training.api import load_agent
+from rl_training.errors import ConfigError
+from rl_training.experiment.registry import get_algorithm
+from rl_training.experiment.run import ACTING_PARTS
+from rl_training.runtime.export import load_exported, random_observations
+from rl_training.runtime.inference import predict
+from rl_training.runtime.trainer import start_training
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {}
+
+
+@pytest.fixture
+def run(algo: str, runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished run per algorithm."""
+    if algo not in runs:
+        path = tmp_path_factory.mktemp(algo) / "run"
+        trainer = start_training(tiny_config(algo, output_dir=str(path)), command="test")
+        trainer.train()
+        trainer.close()
+        runs[algo] = path
+    return runs[algo]
+
+
+def test_a_saved_agent_evaluates_as_it_did_when_trained(run: Path) -> None:
+    stored = json.loads((run / "evaluation.json").read_text())
+    with load_agent(run) as agent:
+        assert agent.evaluate(episodes=2).returns == stored["returns"]
+
+
+def test_best_and_latest_are_agents(run: Path) -> None:
+    for name in ("best", "latest"):
+        with load_agent(run / "checkpoints" / name) as agent:
+            assert agent.evaluate(episodes=1).lengths[0] > 0
+
+
+def test_a_trainer_of_the_registry_trains(algo: str, tmp_path: Path) -> None:
+    result = get_algorithm(algo).load_trainer()(tiny_config(algo, output_dir=str(tmp_path / "run")))
+    assert result.env_steps == 240
+
+
+@pytest.mark.parametrize("file_format", ["onnx", "safetensors"])
+def test_an_export_gives_the_same_actions(run: Path, file_format: str, tmp_path: Path) -> None:
+    agent = load_agent(run)
+    path = agent.export(tmp_path / f"policy.{file_format}")
+    obs = random_observations(agent.policy.spec, 50)
+    expected, _ = agent.predict(obs)
+    if file_format == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        found = session.run(None, {"obs": obs})[0]
+    else:
+        found, _ = predict(load_exported(path), obs)
+    np.testing.assert_array_equal(found, expected)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_an_export_of_an_unknown_format_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="onnx, safetensors"):
+        load_agent(run).export(tmp_path / "policy.pkl")
+
+
+def test_a_full_save_goes_on_as_the_original(algo: str, tmp_path: Path) -> None:
+    name = get_algorithm(algo).class_name
+    import rl_training
+
+    managed = getattr(rl_training, name)
+    settings = tiny_config(algo).describe()
+    common = {key: settings[key] for key in ("eval", "checkpoint", "log")}
+    agent = managed("CartPole-v1", **common, **settings["algo_kwargs"]).learn(120)
+    agent.save(tmp_path / "full", full=True)
+    agent.save(tmp_path / "light")
+    assert {path.stem for path in (tmp_path / "light").iterdir()} == {*ACTING_PARTS, "manifest"}
+    twin = managed.load(tmp_path / "full")
+    for each in (agent, twin):
+        each.learn(200)
+    for key, value in agent.policy.state_dict().items():
+        assert (value == twin.policy.state_dict()[key]).all()

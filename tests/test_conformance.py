@@ -1,0 +1,81 @@
+"""Truncation and reset conformance: what every algorithm stores is exactly what a plain hand-written loop would store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import rl_training_test_envs as test_envs
+from conftest import tiny_config
+
+from rl_training.data import ReplayBuffer
+from rl_training.envs.pool import Episode, EnvPool
+from rl_training.rng import derive_seed
+from rl_training.runtime.trainer import Trainer
+from rl_training.types import Array, Step
+
+GAMMA = 0.9
+LENGTH = 4
+
+
+class NotingPool(EnvPool):
+    """Notes the actions that go to the environments."""
+
+    taken: list[list[int]]
+
+    def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
+        self.taken.append(actions.tolist())
+        return super().step(actions, active)
+
+
+class NotingTrainer(Trainer):
+    def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
+        pool = super()._make_pool(stream, num_envs, workers)
+        if stream == "env":
+            pool.__class__ = NotingPool
+            assert isinstance(pool, NotingPool)
+            pool.taken = []
+        return pool
+
+
+def hand_written_loop(seed: int, env_index: int, end: str, actions: list[int]) -> list[tuple[Any, ...]]:
+    """The transitions of one environment under these actions."""
+    rows, number = [], 0
+    env = test_envs.CountingEnv(LENGTH, end)
+    obs, _ = env.reset(seed=derive_seed(seed, "env", env_index, number))
+    for action in actions:
+        next_obs, reward, terminated, truncated, _ = env.step(action)
+        discount = float(np.float32(0.0 if terminated else GAMMA))
+        rows.append((obs.tolist(), action, reward, next_obs.tolist(), discount))
+        obs = next_obs
+        if terminated or truncated:
+            number += 1
+            obs, _ = env.reset(seed=derive_seed(seed, "env", env_index, number))
+    return rows
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
+@pytest.mark.parametrize("num_envs", [1, 2, 3])
+def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, end: str) -> None:
+    config = tiny_config(
+        algo,
+        env_id="rl_training_test_envs:Counting-v0",
+        env_kwargs={"length": LENGTH, "end": end},
+        num_envs=num_envs,
+        total_timesteps=66,
+        algo_kwargs={"gamma": GAMMA, "learning_starts": 30, "buffer_size": 100},
+        eval={"interval": 20, "final_episodes": 1, "episodes": 1, "num_envs": 1},
+    )
+    trainer = NotingTrainer(config)
+    trainer.train()
+    assert isinstance(trainer.pool, NotingPool)
+    buffer = trainer.learner.buffer
+    assert isinstance(buffer, ReplayBuffer)
+    batch = buffer.gather(np.arange(len(buffer)))
+    stored = sorted(zip(*(field.tolist() for field in batch), strict=True))
+    by_env = list(zip(*trainer.pool.taken, strict=True))
+    expected = [row for i, actions in enumerate(by_env) for row in hand_written_loop(config.seed, i, end, list(actions))]
+    assert len(stored) == 66
+    assert stored == sorted(expected)

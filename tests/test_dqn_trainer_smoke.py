@@ -1,0 +1,98 @@
+"""The training entry of DQN's family, end to end on a tiny run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import metrics_without_time, tiny_config
+
+from rl_training.experiment.checkpoint import verify_checkpoint
+from rl_training.experiment.registry import get_algorithm
+from rl_training.runtime.dqn_trainer import train_dqn
+from rl_training.runtime.trainer import TrainResult
+
+
+def check_run(result: TrainResult, algo: str) -> None:
+    run = result.run_dir
+    assert run is not None
+    assert result.checkpoint is not None
+    assert (result.env_steps, result.interrupted_by) == (240, None)
+    assert result.updates == 240 - 20 + 1
+    assert verify_checkpoint(result.checkpoint)["info"]["step"] == 240
+    assert yaml.safe_load((run / "config.yaml").read_text())["algo"] == algo
+    assert json.loads((run / "metadata.json").read_text())["seed"] == 0
+    assert result.evaluation is not None
+    assert json.loads((run / "evaluation.json").read_text())["returns"] == result.evaluation.returns
+    records = metrics_without_time(run)
+    assert [record["step"] for record in records if record["kind"] == "train"] == list(range(25, 241, 25))
+    assert [record["step"] for record in records if record["kind"] == "eval"] == [90, 180]
+    last = records[-1]
+    assert {"loss", "q_value_mean", "target_mean", "td_error_mean", "return_mean", "epsilon"} <= set(last)
+    assert set(result.seconds) == {"environment", "acting", "sampling", "update", "evaluation", "rest"}
+
+
+def test_train_dqn_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
+    check_run(train_dqn(tiny_config("dqn", output_dir=str(tmp_path / "run"))), "dqn")
+
+
+def test_every_family_member_goes_through_train_dqn() -> None:
+    assert get_algorithm("dqn").load_trainer() is train_dqn
+
+
+def test_tensorboard_events_are_written_and_name_no_host(tmp_path: Path) -> None:
+    import socket
+
+    result = train_dqn(tiny_config("dqn", output_dir=str(tmp_path / "run"), log={"interval": 25}))
+    assert result.run_dir is not None
+    (events,) = (result.run_dir / "tensorboard").iterdir()
+    assert "tfevents" in events.name
+    content = events.read_bytes()
+    assert b"train/loss" in content
+    assert b"eval/return_mean" in content
+    hostname = socket.gethostname()
+    for path in result.run_dir.rglob("*"):
+        if len(hostname) > 3:
+            assert hostname not in path.name
+            assert not path.is_file() or hostname.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize(("train_freq", "gradient_steps", "updates"), [(1, 1, 221), (8, 4, 108), (256, 128, 0), (1, 3, 663)])
+def test_updates_are_counted_in_env_steps(train_freq: int, gradient_steps: int, updates: int, tmp_path: Path) -> None:
+    settings = {"train_freq": train_freq, "gradient_steps": gradient_steps}
+    result = train_dqn(tiny_config("dqn", output_dir=str(tmp_path / "run"), algo_kwargs=settings))
+    assert result.updates == updates
+
+
+@pytest.mark.parametrize("num_envs", [3, 7])
+def test_no_interval_is_stepped_over_with_several_environments(num_envs: int, tmp_path: Path) -> None:
+    result = train_dqn(tiny_config("dqn", output_dir=str(tmp_path / "run"), num_envs=num_envs, total_timesteps=250))
+    assert result.run_dir is not None
+    steps = [record["step"] for record in metrics_without_time(result.run_dir) if record["kind"] == "train"]
+    assert len(steps) == 250 // 25
+    assert all(0 <= step - due < num_envs for step, due in zip(steps, range(25, 251, 25), strict=True))
+
+
+def test_learns_a_trivial_task(tmp_path: Path) -> None:
+    """Walking home against noise: the greedy policy must at least halve the distance that random acting keeps."""
+    config = tiny_config(
+        "dqn",
+        env_id="rl_training_test_envs:RandomWalk-v0",
+        total_timesteps=3000,
+        output_dir=str(tmp_path / "run"),
+        eval={"interval": 0, "final_episodes": 100},
+        algo_kwargs={
+            "learning_starts": 200,
+            "buffer_size": 3000,
+            "batch_size": 32,
+            "exploration_steps": 1000,
+            "learning_rate": 3e-3,
+            "target_update_interval": 100,
+            "hidden_sizes": [32],
+        },
+    )
+    result = train_dqn(config)
+    assert result.evaluation is not None
+    assert result.evaluation.mean_return > -22  # a random policy: about -38; staying put on average: about -18

@@ -1,0 +1,203 @@
+"""The pool: true final observations, a seed for each episode, exact restoring, and faults that name themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import rl_training_test_envs as test_envs
+
+from rl_training.envs.factory import GivenEnv, RegisteredEnv
+from rl_training.envs.pool import EnvPool, NonDeterministicEnvironment
+from rl_training.errors import ConfigError, EnvironmentFault, SpaceError
+from rl_training.rng import derive_seed
+
+
+def make_pool(env_id: str = "Counting-v0", *, num_envs: int = 1, workers: str = "inline", **kwargs: Any) -> EnvPool:
+    fresh = kwargs.pop("fresh", False)
+    factory = RegisteredEnv(f"rl_training_test_envs:{env_id}", kwargs)
+    return EnvPool(factory, num_envs=num_envs, seed=5, env_id=env_id, workers=workers, fresh=fresh)
+
+
+@pytest.mark.parametrize("workers", ["inline", "subprocess"])
+@pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_steps_are_those_of_a_plain_loop(num_envs: int, end: str, workers: str) -> None:
+    pool = make_pool(num_envs=num_envs, workers=workers, length=3, end=end)
+    twins = [test_envs.CountingEnv(length=3, end=end) for _ in range(num_envs)]
+    numbers = [0] * num_envs
+    obs = [twin.reset(seed=derive_seed(5, "env", i, 0))[0] for i, twin in enumerate(twins)]
+    pool.reset()
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        actions = rng.integers(0, 2, num_envs)
+        np.testing.assert_array_equal(pool.obs, np.stack(obs))
+        step, finished = pool.step(actions)
+        np.testing.assert_array_equal(step.obs, np.stack(obs))
+        expected_finished = []
+        for i, twin in enumerate(twins):
+            next_obs, reward, terminated, truncated, _ = twin.step(int(actions[i]))
+            np.testing.assert_array_equal(step.next_obs[i], next_obs)  # the final one, never that of the reset
+            assert (step.reward[i], step.terminated[i], step.truncated[i]) == (reward, terminated, truncated)
+            obs[i] = next_obs
+            if terminated or truncated:
+                expected_finished.append((i, numbers[i], 1.0 + 2.0 + 3.0, 3))
+                numbers[i] += 1
+                obs[i] = twin.reset(seed=derive_seed(5, "env", i, numbers[i]))[0]
+        assert [tuple(episode) for episode in finished] == expected_finished
+    pool.close()
+
+
+def test_episode_seeds_differ_everywhere() -> None:
+    pool = make_pool(num_envs=2)
+    seeds = {pool.episode_seed(i, k) for i in range(2) for k in range(500)}
+    other_stream = {derive_seed(5, "eval", i, k) for i in range(2) for k in range(500)}
+    assert len(seeds) == 1000
+    assert not seeds & other_stream
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "rl_training_test_envs:RandomWalk-v0"])
+@pytest.mark.parametrize("workers", ["inline", "subprocess"])
+def test_a_restored_pool_continues_exactly(env_id: str, workers: str) -> None:
+    def pool() -> EnvPool:
+        return EnvPool(RegisteredEnv(env_id), num_envs=2, seed=1, env_id=env_id, workers=workers)
+
+    rng = np.random.default_rng(0)
+    original, restored = pool(), pool()
+    original.reset()
+    for _ in range(37):
+        original.step(rng.integers(0, 2, 2))
+    assert restored.load_state_dict(original.state_dict()) == []
+    for _ in range(40):
+        actions = rng.integers(0, 2, 2)
+        (mine, my_episodes), (theirs, their_episodes) = restored.step(actions), original.step(actions)
+        for a, b in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert my_episodes == their_episodes  # returns and lengths that began before the save
+    original.close()
+    restored.close()
+
+
+def test_a_non_deterministic_environment_is_said_and_begins_anew() -> None:
+    original, restored = make_pool("Forgetful-v0", num_envs=2), make_pool("Forgetful-v0", num_envs=2)
+    original.reset()
+    original.step(np.array([1, 1]))
+    with pytest.warns(NonDeterministicEnvironment, match="Forgetful-v0 .* is not deterministic"):
+        strayed = restored.load_state_dict(original.state_dict())
+    assert strayed == [0, 1]
+    assert restored.state_dict()["episode"] == [1, 1]
+    restored.step(np.array([1, 1]))
+
+
+def test_an_environment_that_keeps_leftovers_is_exact_when_fresh() -> None:
+    def run(fresh: bool) -> list[int]:
+        original, restored = make_pool("Leftover-v0", fresh=fresh), make_pool("Leftover-v0", fresh=fresh)
+        original.reset()
+        for _ in range(40):
+            original.step(np.array([1]))
+        assert original.state_dict()["episode"][0] > 0
+        return restored.load_state_dict(original.state_dict())
+
+    assert run(fresh=True) == []
+    with pytest.warns(NonDeterministicEnvironment, match="env_fresh"):
+        assert run(fresh=False) == [0]
+
+
+@pytest.mark.parametrize("workers", ["inline", "subprocess"])
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("raise", "the motor is on fire"),
+        ("nan", "not finite"),
+        ("infinite-reward", "the reward is inf"),
+        ("no-reward", "not a number"),
+        ("shape", r"shape \(2,\), the space says \(3,\)"),
+        ("reset", "cannot reset"),
+    ],
+)
+def test_a_fault_names_itself_and_changes_nothing(fault: str, problem: str, workers: str) -> None:
+    pool = make_pool("Faulty-v0", num_envs=2, fault=fault, workers=workers)
+    pool.reset()
+    rng = np.random.default_rng(0)
+    with pytest.raises(EnvironmentFault, match=problem) as caught:
+        for _ in range(100):
+            before = pool.state_dict()
+            pool.step(rng.integers(0, 2, 2))
+    assert caught.value.env_index == 0
+    assert caught.value.episode_seed == pool.episode_seed(0, 2)
+    assert str(caught.value.episode_seed) in str(caught.value)
+    assert len(caught.value.actions) == (0 if fault == "reset" else 5)
+    after = pool.state_dict()
+    assert after["episode"] == before["episode"]
+    assert [list(actions) for actions in after["actions"]] == [list(actions) for actions in before["actions"]]
+    np.testing.assert_array_equal(after["obs"], before["obs"])
+    pool.close()
+
+
+def test_a_dead_worker_process_is_a_fault() -> None:
+    pool = make_pool("Faulty-v0", fault="exit", workers="subprocess")
+    pool.reset()
+    with pytest.raises(EnvironmentFault, match="worker process has died"):
+        for _ in range(100):
+            pool.step(np.array([0]))
+    pool.close()
+
+
+def test_only_active_environments_move() -> None:
+    pool = make_pool(num_envs=3, length=50)
+    pool.reset()
+    step, _ = pool.step(np.array([1, 1, 1]), active=[1])
+    assert step.reward.tolist() == [0.0, 1.0, 0.0]
+    assert pool.obs[:, 1].tolist() == [0.0, 1.0, 0.0]
+
+
+def test_actions_with_an_offset_reach_the_environment() -> None:
+    pool = make_pool("OffsetActions-v0")
+    pool.reset()
+    for action in (0, 1, 2):
+        pool.step(np.array([action]))  # the environment asserts that 5, 6, 7 arrive
+    assert pool.spec.action.start == 5
+
+
+def test_discrete_observations_become_one_hot() -> None:
+    pool = EnvPool(RegisteredEnv("FrozenLake-v1"), seed=0)
+    pool.reset()
+    assert pool.obs.shape == (1, 16)
+    assert pool.obs[0].tolist() == [1.0] + [0.0] * 15
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"observation": "dict"}, "Dict observations.*FlattenObservation"),
+        ({"action": "multi"}, "MultiDiscrete actions"),
+        ({"action": "unbounded"}, "unbounded continuous actions"),
+    ],
+)
+def test_spaces_nobody_can_use_are_refused(kwargs: dict[str, str], message: str) -> None:
+    with pytest.raises(SpaceError, match=message):
+        make_pool("OddSpaces-v0", **kwargs)
+
+
+def test_unknown_environments_get_a_suggestion() -> None:
+    with pytest.raises(ConfigError, match="unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'"):
+        RegisteredEnv("CartPol-v1")()
+    with pytest.raises(ConfigError, match="cannot import the module 'no_such_module'"):
+        RegisteredEnv("no_such_module:Env-v0")()
+    with pytest.raises(ConfigError, match="does not take env_kwargs"):
+        RegisteredEnv("CartPole-v1", {"no_such_argument": 1})()
+
+
+def test_a_given_environment_is_used_once_and_then_copied() -> None:
+    env: gym.Env[Any, Any] = gym.make("CartPole-v1")
+    factory = GivenEnv(env)
+    assert factory() is env
+    assert factory() is not env
+
+
+def test_a_closure_cannot_go_to_a_worker_process() -> None:
+    with pytest.raises(ConfigError, match="top level of a module"):
+        EnvPool(lambda: gym.make("CartPole-v1"), workers="subprocess")

@@ -1,0 +1,98 @@
+"""The real command line, killed without warning or asked to stop: every run ends where it would have ended anyway."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ALGORITHMS, CLI, final_fingerprint, tiny_values
+
+from rl_training.experiment.run import step_directories
+
+
+def write_config(path: Path, algo: str) -> Path:
+    """A run of a few seconds that is almost always in the middle of saving."""
+    values: dict[str, Any] = tiny_values(
+        algo,
+        num_envs=2,
+        total_timesteps=2000,
+        checkpoint={"interval": 100, "replay_every": 2},
+        eval={"interval": 700, "episodes": 2, "final_episodes": 2, "num_envs": 2},
+        algo_kwargs={"n_step": 3, "buffer_size": 2500, "train_freq": 4},
+    )
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*CLI, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def train_whole(config: Path, run: Path) -> dict[str, Any]:
+    subprocess.run([*CLI, "train", "--config", str(config), "--output-dir", str(run)], check=True, capture_output=True)
+    return final_fingerprint(run)
+
+
+def wait_for_checkpoint(run: Path, process: subprocess.Popen[str]) -> None:
+    while not step_directories(run) and process.poll() is None:
+        time.sleep(0.005)
+
+
+def kill_and_resume(config: Path, run: Path, delay: float) -> dict[str, Any]:
+    """Kills the run ``delay`` seconds after its first checkpoint, then resumes it to its end."""
+    process = start("train", "--config", str(config), "--output-dir", str(run))
+    wait_for_checkpoint(run, process)
+    time.sleep(delay)
+    process.kill()
+    process.communicate()
+    finished = subprocess.run([*CLI, "resume", str(run)], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    return final_fingerprint(run)
+
+
+def kill_at_random_moments(algo: str, times: int, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "config.yaml", algo)
+    began = time.monotonic()
+    undisturbed = train_whole(config, tmp_path / "whole")
+    span = max(time.monotonic() - began - 2.0, 0.5)
+    moments = random.Random(algo)
+    for i in range(times):
+        run = tmp_path / f"killed-{i}"
+        assert kill_and_resume(config, run, moments.uniform(0.0, span)) == undisturbed
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_killed_run_ends_bit_for_bit(algo: str, tmp_path: Path) -> None:
+    kill_at_random_moments(algo, 1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_twenty_killed_runs_end_bit_for_bit(algo: str, tmp_path: Path) -> None:
+    kill_at_random_moments(algo, 20, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_at_the_current_step_and_says_how_to_go_on(number: signal.Signals, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "config.yaml", "dqn")
+    undisturbed = train_whole(config, tmp_path / "whole")
+    run = tmp_path / "stopped"
+    process = start("train", "--config", str(config), "--output-dir", str(run))
+    wait_for_checkpoint(run, process)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, errors
+    assert "Traceback" not in errors
+    assert f"rl-training resume {run}" in output
+    step = int(step_directories(run)[0].name.removeprefix("step-"))
+    assert f"saved at step {step}" in output
+    assert step < 2000
+    resumed = subprocess.run([*CLI, "resume", str(run)], capture_output=True, text=True, check=True)
+    assert f"at step {step}" in resumed.stderr
+    assert final_fingerprint(run) == undisturbed

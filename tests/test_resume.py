@@ -1,0 +1,203 @@
+"""A run that is stopped and resumed ends bit for bit where it would have ended undisturbed."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import final_fingerprint, metrics_without_time, tiny_config
+
+from rl_training.envs.pool import NonDeterministicEnvironment
+from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.run import step_directories
+from rl_training.runtime.trainer import Trainer, resume_training, start_training
+
+
+def no_warning(message: str) -> None:
+    raise AssertionError(f"unexpected: {message}")
+
+
+def train_to(config: TrainConfig, stop_at: int | None = None) -> None:
+    trainer = start_training(config, command="test")
+    trainer.train(stop_at)
+    trainer.close()
+
+
+def resume_to(run: Path, stop_at: int | None = None, **options: Any) -> Trainer:
+    trainer = resume_training(run, **{"warn": no_warning, **options})
+    trainer.train(stop_at)
+    trainer.close()
+    return trainer
+
+
+ENVIRONMENTS = {
+    "cartpole": ("CartPole-v1", 1, "inline"),
+    "cartpole x4": ("CartPole-v1", 4, "inline"),
+    "acrobot x4 in processes": ("Acrobot-v1", 4, "subprocess"),
+    "random walk": ("rl_training_test_envs:RandomWalk-v0", 1, "subprocess"),
+    "random walk x4": ("rl_training_test_envs:RandomWalk-v0", 4, "inline"),
+}
+
+
+@pytest.mark.parametrize("case", ENVIRONMENTS)
+def test_resume_is_bit_exact(algo: str, case: str, tmp_path: Path) -> None:
+    env_id, num_envs, workers = ENVIRONMENTS[case]
+    values: dict[str, Any] = {"env_id": env_id, "num_envs": num_envs, "env_workers": workers}
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    train_to(tiny_config(algo, **values, output_dir=str(whole)))
+    train_to(tiny_config(algo, **values, output_dir=str(parted)), stop_at=33)  # in warm-up's neighbourhood
+    resume_to(parted, stop_at=137)  # in the middle of episodes, away from every interval
+    resume_to(parted)
+    assert final_fingerprint(parted) == final_fingerprint(whole)
+
+
+def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "num_envs": 3,
+        "seed": 11,
+        "algo_kwargs": {
+            "n_step": 3,
+            "double": True,
+            "tau": 0.1,
+            "target_update_interval": 2,
+            "train_freq": 7,
+            "gradient_steps": 2,
+            "final_learning_rate": 1e-5,
+            "learning_rate_decay_steps": 200,
+        },
+    }
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    train_to(tiny_config(algo, **values, output_dir=str(whole)))
+    train_to(tiny_config(algo, **values, output_dir=str(parted)), stop_at=100)
+    resume_to(parted)
+    assert final_fingerprint(parted) == final_fingerprint(whole)
+
+
+def test_going_on_to_a_larger_total_equals_one_long_run(algo: str, tmp_path: Path) -> None:
+    long, extended = tmp_path / "long", tmp_path / "extended"
+    train_to(tiny_config(algo, total_timesteps=300, output_dir=str(long)))
+    train_to(tiny_config(algo, total_timesteps=200, output_dir=str(extended)))
+    resume_to(extended, total_timesteps=300)
+    assert final_fingerprint(extended) == final_fingerprint(long)
+
+
+def test_resume_from_an_older_checkpoint_of_the_run(tmp_path: Path) -> None:
+    whole, rewound = tmp_path / "whole", tmp_path / "rewound"
+    for run in (whole, rewound):
+        train_to(tiny_config("dqn", output_dir=str(run)))
+    oldest = step_directories(rewound)[-1]
+    assert oldest.name < step_directories(rewound)[0].name
+    resume_to(oldest)
+    assert final_fingerprint(rewound) == final_fingerprint(whole)
+
+
+def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(algo: str, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        train_to(tiny_config(algo, seed=seed, output_dir=str(tmp_path / name)))
+    first, second, other = (final_fingerprint(tmp_path / name) for name in "abc")
+    assert first == second
+    assert first["files"]["policy.safetensors"] != other["files"]["policy.safetensors"]
+
+
+def test_evaluation_and_logging_do_not_disturb_training(algo: str, tmp_path: Path) -> None:
+    busy, calm = tmp_path / "busy", tmp_path / "calm"
+    train_to(tiny_config(algo, output_dir=str(busy), log={"interval": 1}, eval={"interval": 10, "final_episodes": 1}))
+    train_to(tiny_config(algo, output_dir=str(calm), log={"interval": 1000}, eval={"interval": 0, "final_episodes": 1}))
+    mine, theirs = final_fingerprint(busy)["files"], final_fingerprint(calm)["files"]
+    for name in ("policy.safetensors", "training.safetensors", "replay.safetensors"):
+        assert mine[name] == theirs[name]
+
+
+def test_without_replay_resume_says_so_and_refills(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    checkpoint = {"interval": 70, "replay_every": 0}
+    train_to(tiny_config("dqn", output_dir=str(run), checkpoint=checkpoint), stop_at=150)
+    said: list[str] = []
+    trainer = resume_training(run, warn=said.append)
+    before = trainer.learner.updates
+    trainer.train(165)
+    assert trainer.learner.updates == before  # the empty replay is filled first
+    trainer.train(200)
+    assert trainer.learner.updates > before
+    trainer.close()
+    assert any("holds no replay" in message for message in said)
+
+
+def test_the_replay_goes_into_every_kth_checkpoint(tmp_path: Path) -> None:
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    checkpoint = {"interval": 30, "replay_every": 2, "keep": 2}
+    train_to(tiny_config("dqn", output_dir=str(whole), checkpoint=checkpoint))
+    train_to(tiny_config("dqn", output_dir=str(parted), checkpoint=checkpoint), stop_at=100)
+    newest, *others = step_directories(parted)
+    assert (newest / "replay.safetensors").exists()  # the one written when the run stopped
+    assert not (parted / "checkpoints" / "step-0000000090" / "replay.safetensors").exists()
+    assert others
+    # as if killed before the last one was written: the newest with a replay is the one to go on from
+    for path in step_directories(parted):
+        if path.name > "step-0000000090":
+            path.rename(tmp_path / path.name)
+    trainer = resume_training(parted, warn=no_warning)
+    assert trainer.env_steps == 60
+    trainer.train()
+    trainer.close()
+    assert final_fingerprint(parted) == final_fingerprint(whole)
+
+
+def test_a_non_deterministic_environment_is_said_and_training_goes_on(algo: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train_to(tiny_config(algo, env_id="rl_training_test_envs:Forgetful-v0", output_dir=str(run)), stop_at=100)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer = resume_to(run)
+    assert trainer.env_steps == 240
+    assert any(issubclass(item.category, NonDeterministicEnvironment) for item in caught)
+
+
+@pytest.mark.parametrize("fault", ["raise", "nan", "reset"])
+def test_a_run_with_a_fault_is_saved_and_goes_on_when_mended(algo: str, fault: str, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    runs = {}
+    for name, path in (("broken", str(mended)), ("sound", str(tmp_path))):  # the second file exists: never faulty
+        runs[name] = tiny_config(
+            algo,
+            env_id="rl_training_test_envs:Faulty-v0",
+            env_kwargs={"fault": fault, "mended": path},
+            num_envs=2,
+            output_dir=str(tmp_path / name),
+        )
+    train_to(runs["sound"])
+    trainer = start_training(runs["broken"], command="test")
+    with pytest.raises(EnvironmentFault, match="rl-training resume") as caught:
+        trainer.train()
+    trainer.close()
+    reports = list((tmp_path / "broken").glob("fault-step-*.json"))
+    assert len(reports) == 1
+    assert str(caught.value.episode_seed) in reports[0].read_text()
+    mended.touch()
+    resume_to(tmp_path / "broken")
+    broken, sound = final_fingerprint(tmp_path / "broken"), final_fingerprint(tmp_path / "sound")
+    assert broken["metrics"] == sound["metrics"]
+    for name in ("policy.safetensors", "training.safetensors", "replay.safetensors", "training.json"):
+        assert broken["files"][name] == sound["files"][name]
+
+
+def test_a_smaller_total_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train_to(tiny_config("dqn", output_dir=str(run)))
+    with pytest.raises(ConfigError, match="already at step 240"):
+        resume_training(run, total_timesteps=100, warn=no_warning)
+    with pytest.raises(CheckpointError, match="no run"):
+        resume_training(tmp_path / "nothing", warn=no_warning)
+
+
+def test_resume_cuts_the_log_back_to_the_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train_to(tiny_config("dqn", output_dir=str(run)), stop_at=150)
+    before = metrics_without_time(run)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 175, "half a li')
+    resume_to(run, stop_at=151)
+    assert metrics_without_time(run) == before
