@@ -11,8 +11,9 @@ import rl_training_test_envs as test_envs
 from conftest import tiny_config
 
 from rl_training.data import ReplayBuffer
-from rl_training.envs.pool import Episode, EnvPool
+from rl_training.envs.pool import EnvPool, Episode
 from rl_training.rng import derive_seed
+from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.trainer import Trainer
 from rl_training.types import Array, Step
 
@@ -71,6 +72,7 @@ def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, 
     trainer = NotingTrainer(config)
     trainer.train()
     assert isinstance(trainer.pool, NotingPool)
+    assert isinstance(trainer.learner, OffPolicyLearner)
     buffer = trainer.learner.buffer
     assert isinstance(buffer, ReplayBuffer)
     batch = buffer.gather(np.arange(len(buffer)))

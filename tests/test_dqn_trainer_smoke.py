@@ -76,7 +76,7 @@ def test_no_interval_is_stepped_over_with_several_environments(num_envs: int, tm
 
 
 def test_learns_a_trivial_task(tmp_path: Path) -> None:
-    """Walking home against noise: the greedy policy must at least halve the distance that random acting keeps."""
+    """Walking home against noise: the greedy policy must find what every blind one misses."""
     config = tiny_config(
         "dqn",
         env_id="rl_training_test_envs:RandomWalk-v0",
@@ -95,4 +95,4 @@ def test_learns_a_trivial_task(tmp_path: Path) -> None:
     )
     result = train_dqn(config)
     assert result.evaluation is not None
-    assert result.evaluation.mean_return > -22  # a random policy: about -38; staying put on average: about -18
+    assert result.evaluation.mean_return > -17  # always heading home: -13.8; at random or still: -28; running away: -23.6

@@ -10,6 +10,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+MOST_CHOICES_SHOWN = 40
+
 
 class RLTrainingError(Exception):
     """Base of every error whose message is meant for the user."""
@@ -58,9 +60,9 @@ class EnvironmentFault(RLTrainingError):
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """A tail for an error message: the nearest right name, or all of them when none is near."""
+    """A tail for an error message: the nearest right name, or all of them when none is near and they are not too many."""
     choices = sorted(options)
     near = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if near:
         return f"; did you mean '{near[0]}'?"
-    return f"; choose one of: {', '.join(choices)}" if choices else ""
+    return f"; choose one of: {', '.join(choices)}" if 0 < len(choices) <= MOST_CHOICES_SHOWN else ""

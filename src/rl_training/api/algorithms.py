@@ -7,6 +7,7 @@ action, state = agent.predict(obs)
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import warnings
 from collections.abc import Mapping
@@ -19,17 +20,18 @@ from typing_extensions import Self
 
 from rl_training.algorithms.base import Policy
 from rl_training.envs.factory import EnvFactory, GivenEnv, env_name
-from rl_training.errors import ConfigError, did_you_mean
+from rl_training.errors import ConfigError, SpaceError, did_you_mean
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import TRAINING_PARTS, Run
 from rl_training.rng import RandomStreams
-from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.cadence import cpu_threads
+from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.export import export_policy
 from rl_training.runtime.inference import load_policy, predict
 from rl_training.runtime.progress import Progress, choose_progress
-from rl_training.runtime.trainer import Trainer, TrainResult, resume_training
+from rl_training.runtime.trainer import Trainer, TrainResult, make_pool, resume_training
 from rl_training.types import Array, Carry
 
 EnvLike = str | gym.Env[Any, Any] | EnvFactory
@@ -115,9 +117,19 @@ class ManagedAlgorithm:
 
     def evaluate(self, episodes: int = 20) -> EvaluationResult:
         """Whole episodes of the deterministic policy, on environments and seeds that training never sees."""
-        result = self._get_trainer().evaluate(episodes)
+        if self._trainer is None and self._policy is not None:  # loaded: only the policy and the config are needed
+            result = self._evaluate_loaded(self._policy, episodes)
+        else:
+            result = self._get_trainer().evaluate(episodes)
         assert result is not None
         return result
+
+    def _evaluate_loaded(self, policy: Policy, episodes: int) -> EvaluationResult | None:
+        with contextlib.closing(make_pool(self.config, self._factory, "eval", self.config.eval.num_envs)) as pool:
+            if pool.spec != policy.spec:
+                raise SpaceError(f"the spaces of {self.config.env_id} are not those that the policy was trained with")
+            with cpu_threads(self.config.threads):
+                return evaluate_policy(policy, pool, episodes)
 
     def predict(
         self, obs: Any, state: Carry | None = None, episode_start: Any = None, deterministic: bool = True
@@ -138,6 +150,10 @@ class ManagedAlgorithm:
         if config.algo != cls.algo_name:
             right = get_algorithm(config.algo).class_name
             raise ConfigError(f"{path} holds a {config.algo} agent; load it with {right}.load")
+        return cls._of_policy(config, policy, checkpoint, env)
+
+    @classmethod
+    def _of_policy(cls, config: TrainConfig, policy: Policy, checkpoint: Path, env: EnvLike | None) -> Self:
         agent = cls.__new__(cls)
         factory = None if env is None else _name_and_factory(env)[1]
         agent._set_up(config.with_values(output_dir=None), factory)
@@ -208,7 +224,6 @@ class DQN(ManagedAlgorithm):
 
 def load_agent(path: str | Path, env: EnvLike | None = None) -> ManagedAlgorithm:
     """An agent of whatever algorithm the run or checkpoint holds."""
-    config, _, _ = load_policy(Path(path), _warn)
-    name = get_algorithm(config.algo).class_name
-    managed: type[ManagedAlgorithm] = globals()[name]
-    return managed.load(path, env)
+    config, policy, checkpoint = load_policy(Path(path), _warn)
+    managed: type[ManagedAlgorithm] = globals()[get_algorithm(config.algo).class_name]
+    return managed._of_policy(config, policy, checkpoint, env)

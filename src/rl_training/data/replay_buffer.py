@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_training.errors import CheckpointError
+from rl_training.errors import CheckpointError, ConfigError
 from rl_training.types import Array, State, TransitionBatch, Transitions
 
 
@@ -30,7 +30,14 @@ class ReplayBuffer:
     ) -> None:
         self.capacity = capacity
         self._record = self._record_dtype(obs_shape, obs_dtype, action_shape, action_dtype)
-        self._bytes = torch.zeros((capacity, self._record.itemsize), dtype=torch.uint8)
+        try:
+            self._bytes = torch.zeros((capacity, self._record.itemsize), dtype=torch.uint8)
+        except RuntimeError as error:
+            gigabytes = capacity * self._record.itemsize / 1e9
+            raise ConfigError(
+                f"a replay of {capacity} transitions needs {gigabytes:.1f} GB, which this machine does not have; lower "
+                "algo_kwargs.buffer_size"
+            ) from error
         self._rows = self._as_rows(self._bytes)
         self._columns = [self._rows.view(self._record)[name] for name in Transitions._fields]
         self._rng = rng

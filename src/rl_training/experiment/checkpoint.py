@@ -59,11 +59,11 @@ def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, 
         temporary.rename(path)
         _flush(path.parent)
         shutil.rmtree(replaced, ignore_errors=True)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(
-            f"cannot write the checkpoint {path}: {error.strerror or error}; free space or fix the permissions, then resume: "
-            "the checkpoints before it are untouched"
+            f"cannot write the checkpoint {path}: {getattr(error, 'strerror', None) or error}; free space or fix the "
+            "permissions, then resume: the checkpoints before it are untouched"
         ) from error
 
 

@@ -102,7 +102,7 @@ def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
         settings = config_class.model_validate(dict(algo_kwargs))
     except ValidationError as error:
         problems += _sentences(error, config_class, "algo_kwargs.")
-        settings = config_class.model_construct()
+        settings = AlgorithmConfig.model_construct()  # a stand-in, so that mistakes elsewhere are said too
     try:
         config = TrainConfig.model_validate({**values, "algo_kwargs": settings})
     except ValidationError as error:
@@ -123,6 +123,8 @@ def _sentences(error: ValidationError, model: type[StrictModel], prefix: str) ->
             sentences.append(f"unknown key '{key}'{did_you_mean(path[-1], _keys_at(model, path[:-1]))}")
         elif not path:
             sentences.append(message)
+        elif item["type"] in ("model_type", "model_attributes_type"):
+            sentences.append(f"{key} is a group of settings ({', '.join(_keys_at(model, path))}), not {item['input']!r}")
         else:
             sentences.append(f"{key}: {message[0].lower()}{message[1:]}, got {item['input']!r}")
     return sentences

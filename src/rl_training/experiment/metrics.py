@@ -5,6 +5,7 @@ Keys that begin with ``time/`` hold wall-clock figures; everything else is the s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -12,6 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from rl_training.errors import CheckpointError
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -29,20 +32,28 @@ class MetricsLog:
         clean = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
         }
-        self._file.write(json.dumps({"kind": kind, "step": step, **clean}).encode() + b"\n")
-        self._file.flush()
-        if self._events is not None:
-            self._events.write(kind, step, clean)
+        try:
+            self._file.write(json.dumps({"kind": kind, "step": step, **clean}).encode() + b"\n")
+            self._file.flush()
+            if self._events is not None:
+                self._events.write(kind, step, clean)
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write the log {self._file.name}: {error.strerror}; free space, then resume: the checkpoints are "
+                "untouched"
+            ) from error
 
     def position(self) -> int:
         """The length so far, once it is safely on the disk."""
         os.fsync(self._file.fileno())
-        return self._file.tell()
+        return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a full disk, which ``write`` has reported
+            self._file.close()
         if self._events is not None:
-            self._events.close()
+            with contextlib.suppress(OSError):
+                self._events.close()
 
 
 class _EventFile:

@@ -66,15 +66,21 @@ class Run:
     def create(cls, config: TrainConfig, command: str) -> Run:
         """A new run directory: the configured one, or a fresh name below ``runs/``."""
         path = Path(config.output_dir) if config.output_dir else _fresh_path(config)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"the output directory {path} is not a directory; choose another --output-dir")
+        if path.exists() and any(path.iterdir()):
             what = (
                 f"already holds a run; continue it with: rl-training resume {path}, or" if is_run(path) else "is not empty;"
             )
             raise ConfigError(f"the output directory {path} {what} choose another --output-dir")
         try:
             (path / "checkpoints").mkdir(parents=True)
-            (path / CONFIG_FILE).write_text(config.to_yaml(), "utf-8")
-            (path / "metadata.json").write_text(json.dumps(_metadata(config, command), indent=1) + "\n", "utf-8")
+            try:
+                (path / CONFIG_FILE).write_text(config.to_yaml(), "utf-8")
+                (path / "metadata.json").write_text(json.dumps(_metadata(config, command), indent=1) + "\n", "utf-8")
+            except OSError:
+                shutil.rmtree(path, ignore_errors=True)  # half a run would be in the way of the next attempt
+                raise
         except OSError as error:
             raise ConfigError(f"cannot write in the output directory {path}: {error.strerror}") from error
         return cls(path, config)
@@ -143,8 +149,11 @@ class Run:
 
 def _replace_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}")
-    temporary.write_text(text, "utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, "utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {error.strerror}; free space or fix the permissions") from error
 
 
 def is_run(path: Path) -> bool:

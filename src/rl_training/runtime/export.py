@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from rl_training.algorithms.base import Policy
@@ -38,8 +38,8 @@ def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: 
         if difference > TOLERANCE:
             raise CheckpointError(f"the exported policy differs from the original by {difference:.2g}; nothing was written")
         temporary.replace(path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
     return difference

@@ -68,8 +68,8 @@ def _as_batch(obs: Any, spec: SpaceSpec) -> tuple[Array, bool]:
     single = array.shape == expected
     if not single and array.shape[1:] != expected:
         raise ObservationError(f"the observation has shape {array.shape}; this policy takes {expected}, or a batch of those")
-    if not np.isfinite(array).all():
-        raise ObservationError("the observation contains NaN or infinity")
+    if not (np.abs(array) <= np.finfo(np.float32).max).all():
+        raise ObservationError("the observation contains NaN, infinity or a number beyond float32")
     batch = array[None] if single else array
     sizes = spec.observation.one_hot_sizes
     if sizes:

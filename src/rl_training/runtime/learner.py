@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from rl_training.algorithms.base import Buffer, OffPolicyAlgorithm
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer
-from rl_training.types import State, Step, UpdateResult
+from rl_training.types import PolicyOutput, State, Step, UpdateResult
 
 
-class OffPolicyLearner:
+class Learner(ABC):
+    """What the loop hands its steps to. All that it knows is in its states."""
+
+    updates: int
+
+    @property
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """What the last update measured."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """The memory that the stored experience takes, at the most."""
+
+    @abstractmethod
+    def observe(self, step: Step, output: PolicyOutput, env_steps: int) -> None:
+        """Takes in one step of all environments, with what the policy gave for it (the carry in it is the one after the
+        step, not yet reset), and makes the updates that it makes due."""
+
+    @abstractmethod
+    def discard(self, env_index: int) -> None:
+        """Forgets the open items of an environment whose episode cannot go on."""
+
+    @abstractmethod
+    def state_dict(self) -> State: ...
+
+    @abstractmethod
+    def load_state_dict(self, state: State) -> None: ...
+
+    def replay_state(self) -> State | None:
+        """The stored experience, if it is large enough to be saved on its own and less often."""
+        return None
+
+    def load_replay_state(self, state: State | None, env_steps: int) -> None:
+        """Restores it; None: it was not saved at this step."""
+        return
+
+
+class OffPolicyLearner(Learner):
     """Recorder -> buffer -> algorithm, for every algorithm that learns from replay."""
 
     def __init__(self, algorithm: OffPolicyAlgorithm, num_envs: int, streams: RandomStreams, timer: PhaseTimer) -> None:
@@ -23,12 +64,14 @@ class OffPolicyLearner:
         self._restored_metrics: dict[str, float] = {}
 
     @property
+    def nbytes(self) -> int:
+        return self.buffer.nbytes
+
+    @property
     def metrics(self) -> dict[str, float]:
-        """What the last update measured."""
         return self._restored_metrics if self._last is None else self._last.metrics
 
-    def observe(self, step: Step, env_steps: int) -> None:
-        """Takes in one step of all environments and makes the updates that it makes due."""
+    def observe(self, step: Step, output: PolicyOutput, env_steps: int) -> None:
         items = self.recorder.record(step)
         if items is not None:
             self.buffer.add(items)
@@ -45,12 +88,7 @@ class OffPolicyLearner:
             self._timer.lap("update")
 
     def discard(self, env_index: int) -> None:
-        """Forgets the open items of an environment whose episode cannot go on."""
         self.recorder.discard(env_index)
-
-    def refill_from(self, env_steps: int) -> None:
-        """Learns nothing until an empty replay has been filled as far as it was at the start of a run."""
-        self._learn_from = env_steps + self.algorithm.config.learning_starts
 
     def state_dict(self) -> State:
         return {
@@ -73,5 +111,8 @@ class OffPolicyLearner:
     def replay_state(self) -> State:
         return self.buffer.state_dict()
 
-    def load_replay_state(self, state: State) -> None:
-        self.buffer.load_state_dict(state)
+    def load_replay_state(self, state: State | None, env_steps: int) -> None:
+        if state is None:  # learn nothing until the empty replay has been filled as far as at the start of a run
+            self._learn_from = env_steps + self.algorithm.config.learning_starts
+        else:
+            self.buffer.load_state_dict(state)

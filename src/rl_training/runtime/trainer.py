@@ -30,7 +30,7 @@ from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS, Run, last_go
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
-from rl_training.runtime.learner import OffPolicyLearner
+from rl_training.runtime.learner import Learner, OffPolicyLearner
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.signals import StopRequest
 from rl_training.types import PolicyOutput, State
@@ -68,7 +68,7 @@ class Trainer:
         self.config = config
         self.run = run
         self.progress = progress or Progress()
-        self._factory = factory or RegisteredEnv(config.env_id, config.env_kwargs)
+        self._factory = factory
         self.timer = PhaseTimer()
         self.streams = RandomStreams(config.seed)
         entry = get_algorithm(config.algo)
@@ -80,7 +80,7 @@ class Trainer:
             policy.network.to(usable_device(config.device))
             self.algorithm: Algorithm = algorithm_class(policy, config.algo_kwargs)
             assert isinstance(self.algorithm, OffPolicyAlgorithm)
-            self.learner = OffPolicyLearner(self.algorithm, config.num_envs, self.streams, self.timer)
+            self.learner: Learner = OffPolicyLearner(self.algorithm, config.num_envs, self.streams, self.timer)
         self._carry = self.policy.initial_carry(config.num_envs)
         self._pending: PolicyOutput | None = None
         self._eval_pool: EnvPool | None = None
@@ -105,15 +105,7 @@ class Trainer:
         return self.algorithm.policy
 
     def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
-        return EnvPool(
-            self._factory,
-            num_envs=num_envs,
-            seed=self.config.seed,
-            stream=stream,
-            env_id=self.config.env_id,
-            workers=workers,
-            fresh=self.config.env_fresh,
-        )
+        return make_pool(self.config, self._factory, stream, num_envs, workers)
 
     # ---------------------------------------------------------------------------------------------- the loop
 
@@ -180,7 +172,7 @@ class Trainer:
             self.episodes += 1
             self._recent_returns.append(episode.episode_return)
             self._recent_lengths.append(episode.length)
-        self.learner.observe(step, self.env_steps)
+        self.learner.observe(step, output, self.env_steps)
 
     def _chores(self, stop: StopRequest) -> None:
         """What is due between two steps."""
@@ -229,7 +221,7 @@ class Trainer:
 
     def describe(self) -> str:
         """One line on what is about to run, with the memory that the replay takes."""
-        config, megabytes = self.config, self.learner.buffer.nbytes / 1e6
+        config, megabytes = self.config, self.learner.nbytes / 1e6
         where = "nowhere" if self.run is None else self.run.path
         return (
             f"{config.algo} on {config.env_id}, seed {config.seed}, {config.num_envs} env(s), device {config.device}, replay "
@@ -299,7 +291,9 @@ class Trainer:
 
     def _parts(self, *, replay: bool) -> dict[str, State]:
         parts = {**self._acting_parts(), "training": self._training_state()}
-        return {**parts, REPLAY_PART: self.learner.replay_state()} if replay else parts
+        if replay:
+            parts[REPLAY_PART] = self.learner.replay_state() or {}
+        return parts
 
     def _checkpoint(self, *, final: bool) -> None:
         if self.run is None or self._saved_at == self.env_steps:
@@ -349,11 +343,9 @@ class Trainer:
         state = parts["training"]
         self.policy.load_state_dict(parts["policy"])
         self.learner.load_state_dict(state["learner"])
+        self.learner.load_replay_state(parts.get(REPLAY_PART), state["env_steps"])
         if REPLAY_PART in parts:
-            self.learner.load_replay_state(parts[REPLAY_PART])
             self._saved_at = state["env_steps"]
-        else:
-            self.learner.refill_from(state["env_steps"])
         self.streams.load_state_dict(state["streams"])
         self.env_steps, self.episodes = state["env_steps"], state["episodes"]
         self.best_return = state["best_return"]
@@ -386,11 +378,26 @@ class Trainer:
             self.run.close()
 
 
+def make_pool(
+    config: TrainConfig, factory: EnvFactory | None, stream: str, num_envs: int, workers: str = "inline"
+) -> EnvPool:
+    """The environments of a config, or those that the factory makes instead."""
+    return EnvPool(
+        factory or RegisteredEnv(config.env_id, config.env_kwargs),
+        num_envs=num_envs,
+        seed=config.seed,
+        stream=stream,
+        env_id=config.env_id,
+        workers=workers,
+        fresh=config.env_fresh,
+    )
+
+
 def usable_device(name: str) -> torch.device:
     """The device of this name, if this machine has it."""
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(f"device '{name}' cannot be used here ({str(error).splitlines()[0]}); use device: cpu") from error
     return device
