@@ -89,13 +89,13 @@ class FaultyEnv(CountingEnv):
 
     def __init__(self, fault: str = "raise", mended: str = "") -> None:
         super().__init__(length=10)
-        self._fault, self._mended, self._resets = fault, mended, 0
+        self._fault, self._mended, self._seeds = fault, mended, set[int | None]()
 
     def _broken(self) -> bool:
-        return self._resets >= 3 and not (self._mended and os.path.exists(self._mended))  # noqa: PTH110
+        return len(self._seeds) >= 3 and not (self._mended and os.path.exists(self._mended))  # noqa: PTH110
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        self._resets += 1
+        self._seeds.add(seed)
         if self._fault == "reset" and self._broken():
             raise ValueError("cannot reset")
         return super().reset(seed=seed)

@@ -67,6 +67,10 @@ def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> Non
             "gradient_steps": 2,
             "final_learning_rate": 1e-5,
             "learning_rate_decay_steps": 200,
+            "dueling": True,
+            "noisy": True,
+            "prioritized": True,
+            "priority_beta_steps": 150,
         },
     }
     whole, parted = tmp_path / "whole", tmp_path / "parted"

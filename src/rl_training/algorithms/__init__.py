@@ -1,5 +1,7 @@
 """Algorithms: one batch in, one update out. Losses are pure functions beside the algorithm that uses them."""
 
+from rl_training.algorithms.c51 import C51, categorical_projection
 from rl_training.algorithms.dqn import DQN, dqn_loss
+from rl_training.algorithms.qr_dqn import QRDQN, quantile_huber_loss
 
-__all__ = ["DQN", "dqn_loss"]
+__all__ = ["C51", "DQN", "QRDQN", "categorical_projection", "dqn_loss", "quantile_huber_loss"]

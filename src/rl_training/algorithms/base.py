@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from rl_training.algorithms.config import AlgorithmConfig, OffPolicyConfig
@@ -24,7 +25,13 @@ class Policy(ABC):
 
     @abstractmethod
     def act(
-        self, obs: Array, carry: Carry, *, rng: np.random.Generator | None = None, env_steps: int = 0
+        self,
+        obs: Array,
+        carry: Carry,
+        *,
+        rng: np.random.Generator | None = None,
+        env_steps: int = 0,
+        action_mask: NDArray[np.bool_] | None = None,
     ) -> PolicyOutput: ...
 
     @abstractmethod
@@ -74,6 +81,8 @@ class Buffer(Protocol):
 
     def sample(self, batch_size: int) -> Any: ...
 
+    def update_priorities(self, indices: Array, priorities: Array) -> None: ...
+
     def state_dict(self) -> State: ...
 
     def load_state_dict(self, state: State) -> None: ...
@@ -121,6 +130,10 @@ class OffPolicyAlgorithm(Algorithm):
 
     @abstractmethod
     def update(self, batch: Any, env_steps: int = 0) -> UpdateResult: ...
+
+    def sample(self, buffer: Any, env_steps: int) -> Any:
+        """The batch for one update."""
+        return buffer.sample(self.config.batch_size)
 
 
 def init_generator(seed: int) -> torch.Generator:

@@ -1,6 +1,7 @@
 """Recorders, which turn steps into items, and buffers, which store and sample them."""
 
 from rl_training.data.n_step import NStepAccumulator
+from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer
 
-__all__ = ["NStepAccumulator", "ReplayBuffer"]
+__all__ = ["NStepAccumulator", "PrioritizedReplayBuffer", "ReplayBuffer"]

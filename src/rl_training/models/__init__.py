@@ -1,7 +1,23 @@
 """Networks. Each is built from an explicit random generator and has no knowledge of losses or environments."""
 
+from rl_training.models.categorical_q_network import CategoricalQNetwork
+from rl_training.models.cnn import NatureCNN
 from rl_training.models.mlp import MLP
-from rl_training.models.mlp_q_network import MLPQNetwork
+from rl_training.models.mlp_q_network import MLPQNetwork, QNetwork
+from rl_training.models.mlp_qr_q_network import MLPQRQNetwork, QuantileQNetwork
+from rl_training.models.noisy import NoisyLinear
+from rl_training.models.value_head import ValueHead
 from rl_training.models.value_network import ValueNetwork
 
-__all__ = ["MLP", "MLPQNetwork", "ValueNetwork"]
+__all__ = [
+    "MLP",
+    "CategoricalQNetwork",
+    "MLPQNetwork",
+    "MLPQRQNetwork",
+    "NatureCNN",
+    "NoisyLinear",
+    "QNetwork",
+    "QuantileQNetwork",
+    "ValueHead",
+    "ValueNetwork",
+]

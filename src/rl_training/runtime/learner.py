@@ -81,11 +81,14 @@ class OffPolicyLearner(Learner):
             return
         self._due.add(len(step.reward))
         for _ in range(self._due.settle() * config.gradient_steps):
-            batch = self.buffer.sample(config.batch_size)
+            batch = self.algorithm.sample(self.buffer, env_steps)
             self._timer.lap("sampling")
             self._last = self.algorithm.update(batch, env_steps)
             self.updates += 1
             self._timer.lap("update")
+            if batch.indices is not None and self._last.priorities is not None:
+                self.buffer.update_priorities(batch.indices, self._last.priorities.cpu().numpy())
+                self._timer.lap("sampling")
 
     def discard(self, env_index: int) -> None:
         self.recorder.discard(env_index)

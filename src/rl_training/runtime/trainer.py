@@ -78,7 +78,7 @@ class Trainer:
             algorithm_class: Any = entry.load()
             policy = algorithm_class.make_policy(config.algo_kwargs, self.pool.spec, init_generator(config.seed))
             policy.network.to(usable_device(config.device))
-            self.algorithm: Algorithm = algorithm_class(policy, config.algo_kwargs)
+            self.algorithm: Algorithm = algorithm_class(policy, config.algo_kwargs, self.streams)
             assert isinstance(self.algorithm, OffPolicyAlgorithm)
             self.learner: Learner = OffPolicyLearner(self.algorithm, config.num_envs, self.streams, self.timer)
         self._carry = self.policy.initial_carry(config.num_envs)
@@ -157,7 +157,13 @@ class Trainer:
         timer = self.timer
         timer.lap("rest")
         if self._pending is None:
-            self._pending = self.policy.act(self.pool.obs, self._carry, rng=self.streams["explore"], env_steps=self.env_steps)
+            self._pending = self.policy.act(
+                self.pool.obs,
+                self._carry,
+                rng=self.streams["explore"],
+                env_steps=self.env_steps,
+                action_mask=self.pool.action_mask,
+            )
             timer.lap("acting")
         output = self._pending  # kept until the step has succeeded: a run saved after a fault repeats it
         step, finished = self.pool.step(output.action)
