@@ -12,7 +12,7 @@ from gymnasium import spaces
 Obs = np.ndarray[Any, np.dtype[np.float32]]
 
 
-class CountingEnv(gym.Env[Obs, int]):
+class CountingEnv(gym.Env[Obs, Any]):
     """Observes (episode seed, steps since reset, last action); reward = steps. Ends after ``length`` steps as told.
 
     Every number that can be stored is thereby known in advance.
@@ -43,7 +43,7 @@ class CountingEnv(gym.Env[Obs, int]):
         return self._observe(int(action)), float(self._steps), terminated, truncated, {}
 
 
-class RandomWalkEnv(gym.Env[Obs, int]):
+class RandomWalkEnv(gym.Env[Obs, Any]):
     """Draws random numbers in ``step``, as a stochastic environment does."""
 
     def __init__(self) -> None:
@@ -156,6 +156,30 @@ class OddSpacesEnv(gym.Env[Any, Any]):
         return self.observation_space.sample(), 0.0, False, True, {}
 
 
+class MaskedEnv(gym.Env[Obs, Any]):
+    """Four positions; the action of the same number as the position is forbidden."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 3, (1,), np.float32)
+        self.action_space = spaces.Discrete(4)
+        self._position, self._steps = 0, 0
+
+    def _result(self) -> tuple[Obs, dict[str, Any]]:
+        return np.array([self._position], np.float32), {"action_mask": np.arange(4) != self._position}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._position, self._steps = int(self.np_random.integers(4)), 0
+        return self._result()
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        assert action != self._position, "a forbidden action"
+        self._steps += 1
+        self._position = int(action)
+        obs, info = self._result()
+        return obs, float(action), self._steps == 7, False, info
+
+
 for _name in (
     "CountingEnv",
     "RandomWalkEnv",
@@ -164,5 +188,6 @@ for _name in (
     "FaultyEnv",
     "OffsetActionsEnv",
     "OddSpacesEnv",
+    "MaskedEnv",
 ):
     gym.register(f"{_name.removesuffix('Env')}-v0", entry_point=f"{__name__}:{_name}")

@@ -17,6 +17,7 @@ from conftest import CLI, final_fingerprint, tiny_values
 
 from rl_training.cli import main
 from rl_training.experiment.checkpoint import verify_checkpoint
+from rl_training.experiment.registry import REGISTRY
 from rl_training.experiment.run import step_directories
 
 TRAIN = ("train", "--config", "tiny.yaml", "--quiet")
@@ -139,7 +140,6 @@ def test_wrong_types_and_ranges(setting: str, words: tuple[str, ...], capsys: py
     ("arguments", "words"),
     [
         (("--env=Pendulum-v1",), ("Pendulum-v1", "continuous actions", "dqn takes", "discrete actions")),
-        ((ODD, "--set=env_kwargs.observation=image"), ("OddSpaces-v0", "image observations", "dqn takes vector")),
         ((ODD, "--set=env_kwargs.observation=dict"), ("OddSpaces-v0", "Dict observations", "FlattenObservation")),
         ((ODD, "--set=env_kwargs.action=multi"), ("OddSpaces-v0", "MultiDiscrete actions", "Discrete or a bounded Box")),
         ((ODD, "--set=env_kwargs.action=unbounded"), ("OddSpaces-v0", "unbounded continuous actions", "RescaleAction")),
@@ -151,12 +151,22 @@ def test_spaces_that_cannot_be_used(
     assert_refused(capsys, (*SCRATCH, *arguments), *words)
 
 
-def test_the_algorithms_that_can_use_a_space_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    from rl_training.experiment.registry import REGISTRY
-
-    able = [entry.name for entry in REGISTRY.values() if "vector" in entry.observations and "continuous" in entry.actions]
-    expected = f"use one of: {', '.join(able)}" if able else "no algorithm here can use it"
-    assert_refused(capsys, (*SCRATCH, "--env=Pendulum-v1"), expected)
+@pytest.mark.parametrize(
+    ("observation", "action", "environment"),
+    [
+        ("vector", "discrete", ("--env=CartPole-v1",)),
+        ("vector", "continuous", ("--env=Pendulum-v1",)),
+        ("image", "discrete", (ODD, "--set=env_kwargs.observation=image")),
+    ],
+)
+def test_the_algorithms_that_can_use_a_space_are_named(
+    algo: str, observation: str, action: str, environment: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    able = [entry.name for entry in REGISTRY.values() if observation in entry.observations and action in entry.actions]
+    if algo in able:
+        pytest.skip(f"{algo} can use it")
+    instead = f"use one of: {', '.join(able)}" if able else "no algorithm here can use it"
+    assert_refused(capsys, ("train", "--algo", algo, *environment), f"{algo} takes", f"has {observation}", action, instead)
 
 
 # --------------------------------------------------------------------------------------------------------- files
@@ -369,7 +379,7 @@ def test_disk_full_at_the_start_leaves_nothing_in_the_way() -> None:
 @pytest.fixture
 def busy() -> Iterator[Path]:
     """A run in which another process is training."""
-    settings = ("--total-timesteps=10000000", "--set=checkpoint.interval=50", "--set=eval.interval=0")
+    settings = ("--total-timesteps=100000", "--set=checkpoint.interval=50", "--set=eval.interval=0")
     process = subprocess.Popen([*CLI, *TRAIN, *settings, "--output-dir", "busy"], stdout=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 30

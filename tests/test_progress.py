@@ -24,6 +24,9 @@ from rl_training.runtime.progress import BarProgress, LineProgress, Progress, ch
 
 TINY = (
     "--total-timesteps=300",
+    "--set=num_envs=1",
+    "--set=algo_kwargs.train_freq=1",
+    "--set=algo_kwargs.gradient_steps=1",
     "--set=algo_kwargs.learning_starts=50",
     "--set=eval.interval=100",
     "--set=eval.final_episodes=2",

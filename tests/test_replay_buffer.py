@@ -20,7 +20,8 @@ def make_transitions(first: int, count: int) -> Transitions:
     """Transitions whose every field tells their number."""
     numbers = np.arange(first, first + count)
     obs = np.stack([numbers, numbers + 0.25], axis=1).astype(np.float32)
-    return Transitions(obs, numbers % 7, numbers.astype(np.float32) / 2, obs + 1000, (numbers % 3).astype(np.float32) / 3)
+    reward, discount = (numbers / 2).astype(np.float32), (numbers % 3 / 3).astype(np.float32)
+    return Transitions(obs, numbers % 7, reward, obs + 1000, discount)
 
 
 def make_buffer(capacity: int, seed: int = 0) -> ReplayBuffer:

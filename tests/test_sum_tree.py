@@ -92,7 +92,7 @@ def test_a_leaf_of_value_0_is_never_drawn(capacity: int, seed: int) -> None:
 
 
 def test_a_rest_that_rounding_makes_too_long_stays_in_its_node() -> None:
-    """One after the other, small numbers are lost beside a 1; in pairs they are not, so a node is longer than its children."""
+    """Added one by one, small numbers are lost beside a 1; in pairs they are not: a node is longer than its children."""
     values = np.zeros(2 * 4096)
     values[17], values[18:32] = 1.0, 2.0**-53
     tree = make_tree(values)
