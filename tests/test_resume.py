@@ -13,7 +13,8 @@ from rl_training.envs.pool import NonDeterministicEnvironment
 from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run import step_directories
-from rl_training.runtime.trainer import Trainer, resume_training, start_training
+from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.trainer import Trainer
 
 
 def no_warning(message: str) -> None:
@@ -86,6 +87,15 @@ def test_going_on_to_a_larger_total_equals_one_long_run(algo: str, tmp_path: Pat
     train_to(tiny_config(algo, total_timesteps=200, output_dir=str(extended)))
     resume_to(extended, total_timesteps=300)
     assert final_fingerprint(extended) == final_fingerprint(long)
+
+
+def test_a_run_stopped_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
+    whole, early = tmp_path / "whole", tmp_path / "early"
+    train_to(tiny_config("dqn", output_dir=str(whole)))
+    start_training(tiny_config("dqn", output_dir=str(early)), command="test").close()
+    (early / "metrics.jsonl").write_text('{"kind": "train", "step": 25}\n')  # what it had logged by then
+    resume_to(early)
+    assert final_fingerprint(early) == final_fingerprint(whole)
 
 
 def test_resume_from_an_older_checkpoint_of_the_run(tmp_path: Path) -> None:

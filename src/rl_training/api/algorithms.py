@@ -31,7 +31,9 @@ from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.export import export_policy
 from rl_training.runtime.inference import load_policy, predict
 from rl_training.runtime.progress import Progress, choose_progress
-from rl_training.runtime.trainer import Trainer, TrainResult, make_pool, resume_training
+from rl_training.runtime.sessions import resume_training
+from rl_training.runtime.setup import make_pool
+from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.types import Array, Carry, SpaceSpec
 
 EnvLike = str | gym.Env[Any, Any] | EnvFactory

@@ -158,11 +158,14 @@ class FrameReplayBuffer:
         """The transitions that begin in these slots. The tensors are new, not views of the rings."""
         ring = slots // self._slots * self._slots  # where its environment's slots begin
         next_slots = ring + (slots - ring + self._columns["length"][slots]) % self._slots
+        # Both in one piece of memory: two of this size are handed back to the system and cleared anew for every sample.
+        stacks = self._stacks(np.concatenate([slots, next_slots]), np.concatenate([ring, ring]))
+        obs, next_obs = stacks.split(len(slots))
         return TransitionBatch(
-            obs=self._stacks(slots, ring),
+            obs=obs,
             action=self._take("action", slots),
             reward=self._take("reward", slots),
-            next_obs=self._stacks(next_slots, ring),
+            next_obs=next_obs,
             discount=self._take("discount", slots),
             next_action_mask=self._take("action_mask", next_slots) if "action_mask" in self._columns else None,
         )
