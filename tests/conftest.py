@@ -22,6 +22,11 @@ CLI = [sys.executable, "-m", "rl_training"]
 ALGORITHMS = sorted(REGISTRY)
 
 
+def config_fields(algo: str) -> set[str]:
+    """The settings that an algorithm has."""
+    return set(REGISTRY[algo].load().config_class.model_fields)
+
+
 def tiny_values(algo: str, **values: Any) -> dict[str, Any]:
     """A run of a second: values of a config in which learning, evaluation and checkpoints all happen."""
     defaults: dict[str, Any] = {

@@ -180,6 +180,36 @@ class MaskedEnv(gym.Env[Obs, Any]):
         return obs, float(action), self._steps == 7, False, info
 
 
+class ImageWalkEnv(gym.Env[Any, Any]):
+    """A stack of pictures of a bright column that walks left and right, and ends at either side."""
+
+    SIZE = 36
+
+    def __init__(self, stack: int = 3) -> None:
+        self.observation_space = spaces.Box(0, 255, (stack, self.SIZE, self.SIZE), np.uint8)
+        self.action_space = spaces.Discrete(2)
+        self._frames: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+        self._column, self._steps = 0, 0
+
+    def _picture(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        picture = np.full((self.SIZE, self.SIZE), self._steps, np.uint8)
+        picture[:, self._column] = 255
+        return picture
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._column, self._steps = int(self.np_random.integers(3, self.SIZE - 3)), 0
+        self._frames = [self._picture()] * self.observation_space.shape[0]  # type: ignore[index]
+        return np.stack(self._frames), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        self._column += 3 * int(action) - 1
+        over = not 2 <= self._column < self.SIZE - 2
+        self._frames = [*self._frames[1:], self._picture()]
+        return np.stack(self._frames), float(action), over, self._steps == 12, {}
+
+
 for _name in (
     "CountingEnv",
     "RandomWalkEnv",
@@ -189,5 +219,6 @@ for _name in (
     "OffsetActionsEnv",
     "OddSpacesEnv",
     "MaskedEnv",
+    "ImageWalkEnv",
 ):
     gym.register(f"{_name.removesuffix('Env')}-v0", entry_point=f"{__name__}:{_name}")

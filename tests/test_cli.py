@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -171,12 +172,15 @@ def test_predict_prints_one_action_a_line(run: Path, how: str, tmp_path: Path, c
 
 
 def test_predict_answers_each_line_before_the_next_is_sent(run: Path, tmp_path: Path) -> None:
-    with subprocess.Popen([*CLI, "predict", run], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [*CLI, "predict", str(run)]
+    with subprocess.Popen(command, cwd=tmp_path, env=buffered, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for _ in range(3):
             process.stdin.write(json.dumps(OBS).encode() + b"\n")
             process.stdin.flush()
+            assert select.select([process.stdout], [], [], 30)[0], "no answer"
             assert process.stdout.readline() in (b"0\n", b"1\n")
         process.stdin.close()
         assert process.wait(30) == 0

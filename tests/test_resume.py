@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import final_fingerprint, metrics_without_time, tiny_config
+from conftest import ALGORITHMS, config_fields, final_fingerprint, metrics_without_time, tiny_config
 
 from rl_training.envs.pool import NonDeterministicEnvironment
 from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault
@@ -77,6 +77,22 @@ def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> Non
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     train_to(tiny_config(algo, **values, output_dir=str(whole)))
     train_to(tiny_config(algo, **values, output_dir=str(parted)), stop_at=100)
+    resume_to(parted)
+    assert final_fingerprint(parted) == final_fingerprint(whole)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("algo", [name for name in ALGORITHMS if "frame_stack" in config_fields(name)])
+def test_resume_is_bit_exact_with_images(algo: str, prioritized: bool, tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "env_id": "rl_training_test_envs:ImageWalk-v0",
+        "num_envs": 2,
+        "total_timesteps": 100,
+        "algo_kwargs": {"frame_stack": 3, "buffer_size": 40, "n_step": 2, "train_freq": 4, "prioritized": prioritized},
+    }
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    train_to(tiny_config(algo, **values, output_dir=str(whole)))
+    train_to(tiny_config(algo, **values, output_dir=str(parted)), stop_at=63)
     resume_to(parted)
     assert final_fingerprint(parted) == final_fingerprint(whole)
 

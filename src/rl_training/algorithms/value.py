@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import OffPolicyAlgorithm, Policy
+from rl_training.algorithms.base import Buffer, OffPolicyAlgorithm, Policy, Recorder
 from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig, Positive
 from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
-from rl_training.data import NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer
+from rl_training.data import FrameReplayBuffer, NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer, StepRecorder
 from rl_training.models import MLP, NatureCNN, ValueHead, ValueNetwork
 from rl_training.models.noisy import noisy_layers
 from rl_training.rng import RandomStreams
@@ -28,6 +28,7 @@ class ValueConfig(OffPolicyConfig):
     """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the switches on."""
 
     hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
+    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
     double: bool = Field(False, description="choose the bootstrap action with the online network")
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
     noisy: bool = Field(False, description="explore by noise in the last layers instead of epsilon")
@@ -203,21 +204,25 @@ class ValueAlgorithm(OffPolicyAlgorithm):
     def schedule_values(self, env_steps: int) -> dict[str, float]:
         return {**super().schedule_values(env_steps), "epsilon": self.policy.epsilon(env_steps)}
 
-    def make_recorder(self, num_envs: int) -> NStepAccumulator:
+    def make_recorder(self, num_envs: int) -> Recorder:
+        if self.policy.spec.observation.kind == "image":
+            return StepRecorder()
         return NStepAccumulator(num_envs, self.config.gamma, self.config.n_step)
 
-    def make_buffer(self, streams: RandomStreams) -> ReplayBuffer:
-        spec = self.policy.spec
+    def make_buffer(self, num_envs: int, streams: RandomStreams) -> Buffer:
+        spec, config = self.policy.spec, self.config
         options: dict[str, Any] = {
-            "obs_dtype": spec.observation.dtype,
             "masked_actions": spec.action.count if spec.action.masked else 0,
             "rng": streams["replay"],
             "device": self._target_parameters.device,
         }
-        if self.config.prioritized:
-            options["alpha"] = self.config.priority_alpha
-            return PrioritizedReplayBuffer(self.config.buffer_size, spec.observation.shape, **options)
-        return ReplayBuffer(self.config.buffer_size, spec.observation.shape, **options)
+        if config.prioritized:
+            options["alpha"] = config.priority_alpha
+        if spec.observation.kind == "image":
+            options.update(stack=config.frame_stack, num_envs=num_envs, n_step=config.n_step, gamma=config.gamma)
+            return FrameReplayBuffer(config.buffer_size, spec.observation.shape, **options)
+        buffer = PrioritizedReplayBuffer if config.prioritized else ReplayBuffer
+        return buffer(config.buffer_size, spec.observation.shape, **options)
 
     def sample(self, buffer: Any, env_steps: int) -> TransitionBatch:
         if not self.config.prioritized:

@@ -22,6 +22,8 @@ from rl_training.types import Array, State, Step, TransitionBatch
 
 #: one slot in so many is spare, for frames that begin no transition: final ones, and those that precede a first one
 TRANSITIONS_PER_SPARE_SLOT = 20
+#: transitions gathered at a time: frames of both their observations are then still in the cache for the second
+GATHERED_TOGETHER = 64
 
 
 @dataclass
@@ -158,9 +160,7 @@ class FrameReplayBuffer:
         """The transitions that begin in these slots. The tensors are new, not views of the rings."""
         ring = slots // self._slots * self._slots  # where its environment's slots begin
         next_slots = ring + (slots - ring + self._columns["length"][slots]) % self._slots
-        # Both in one piece of memory: two of this size are handed back to the system and cleared anew for every sample.
-        stacks = self._stacks(np.concatenate([slots, next_slots]), np.concatenate([ring, ring]))
-        obs, next_obs = stacks.split(len(slots))
+        obs, next_obs = self._stacks(np.stack([slots, next_slots]), ring)
         return TransitionBatch(
             obs=obs,
             action=self._take("action", slots),
@@ -291,11 +291,17 @@ class FrameReplayBuffer:
         return slots
 
     def _stacks(self, slots: NDArray[np.int64], ring: NDArray[np.int64]) -> torch.Tensor:
-        """The observations whose newest frames are in these slots; before its episode's first frame stands that frame."""
-        back = np.minimum(self._columns["age"][slots][:, None], np.arange(self.stack - 1, -1, -1))  # (batch, frame)
-        frames = ring[:, None] + ((slots - ring)[:, None] - back) % self._slots
-        height_width = self._columns["frame"].shape[2:]
-        return self._take("frame", frames.reshape(-1)).view(len(slots), self.stack * self._channels, *height_width)
+        """The observations whose newest frames are in ``slots`` (2, batch); a first frame stands for earlier ones."""
+        column, batch = self._columns["frame"], slots.shape[1]
+        back = np.minimum(self._columns["age"][slots][..., None], np.arange(self.stack - 1, -1, -1))  # (2, batch, stack)
+        frames = ring[:, None] + ((slots - ring)[..., None] - back) % self._slots
+        # One piece of memory for both: the allocator hands two of this size back to the system and has them cleared again.
+        stacks = torch.empty((2, batch, self.stack, *column.shape[1:]), dtype=torch.uint8)
+        for first in range(0, batch, GATHERED_TOGETHER):
+            rows = slice(first, first + GATHERED_TOGETHER)
+            for part in (0, 1):
+                column.take(frames[part, rows], axis=0, out=stacks[part, rows].numpy(), mode="clip")
+        return stacks.view(2, batch, self.stack * self._channels, *column.shape[2:]).to(self._device)
 
     def _take(self, name: str, slots: NDArray[np.int64]) -> torch.Tensor:
         column = self._columns[name]

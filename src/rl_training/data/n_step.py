@@ -12,6 +12,22 @@ from rl_training.types import Array, State, Step, Transitions
 _Pending = tuple[Array, Array, float]
 
 
+class StepRecorder:
+    """Hands steps on as they are, to a buffer that makes its own windows."""
+
+    def record(self, step: Step) -> Step:
+        return step
+
+    def discard(self, env_index: int) -> None:
+        return
+
+    def state_dict(self) -> State:
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        return
+
+
 class NStepAccumulator:
     """Sums up to ``n`` rewards per transition and stores the complete discount, ``gamma^k * (1 - terminated)``.
 

@@ -109,6 +109,9 @@ class ReplayBuffer:
     def update_priorities(self, indices: NDArray[np.int64], priorities: Array) -> None:
         """Uniform replay has none to update."""
 
+    def discard(self, env_index: int) -> None:
+        """Whole transitions belong to no open episode."""
+
     def _to_tensor(self, column: Array) -> torch.Tensor:
         tensor = torch.from_numpy(column)
         return tensor if self._device.type == "cpu" else tensor.to(self._device)

@@ -55,7 +55,7 @@ class OffPolicyLearner(Learner):
     def __init__(self, algorithm: OffPolicyAlgorithm, num_envs: int, streams: RandomStreams, timer: PhaseTimer) -> None:
         self.algorithm = algorithm
         self.recorder = algorithm.make_recorder(num_envs)
-        self.buffer: Buffer = algorithm.make_buffer(streams)
+        self.buffer: Buffer = algorithm.make_buffer(num_envs, streams)
         self.updates = 0
         self._learn_from = algorithm.config.learning_starts
         self._due = Due(algorithm.config.train_freq)
@@ -92,6 +92,7 @@ class OffPolicyLearner(Learner):
 
     def discard(self, env_index: int) -> None:
         self.recorder.discard(env_index)
+        self.buffer.discard(env_index)
 
     def state_dict(self) -> State:
         return {
