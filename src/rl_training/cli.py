@@ -133,7 +133,9 @@ def _add_predict(commands: Any) -> None:
     predict = _command(commands, "predict", _predict, "print the action for each observation", examples)
     predict.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
     predict.add_argument(
-        "--obs", metavar="JSON_OR_FILE", help="one observation as JSON, or a file of them, one a line (default: stdin)"
+        "--obs",
+        metavar="JSON_OR_FILE",
+        help='one observation as JSON (or {"obs": ..., "action_mask": ...}), or a file of them, one a line; default: stdin',
     )
 
 
@@ -259,7 +261,9 @@ def _predict(arguments: argparse.Namespace) -> int:
     state = None
     for number, text in _observations(arguments.obs):
         try:
-            action, state = agent.predict(json.loads(text), state)
+            line = json.loads(text)
+            obs, mask = (line.get("obs"), line.get("action_mask")) if isinstance(line, dict) else (line, None)
+            action, state = agent.predict(obs, state, action_mask=mask)
         except ValueError as error:
             raise ObservationError(f"line {number} is not JSON: {error}") from error
         except ObservationError as error:

@@ -63,6 +63,7 @@ class ManagedAlgorithm:
         self._trainer: Trainer | None = None
         self._policy: Policy | None = None
         self._checkpoint: Path | None = None
+        self._closed = False
         self._predict_rng = RandomStreams(config.seed)["predict"]
 
     @classmethod
@@ -98,6 +99,8 @@ class ManagedAlgorithm:
         """
         if total_timesteps is not None and total_timesteps != self.config.total_timesteps:
             self.config = self.config.with_values(total_timesteps=total_timesteps)
+        if self._closed:
+            raise ConfigError("the agent is closed and cannot learn; load or resume it anew")
         trainer = self._get_trainer()
         if trainer.env_steps >= self.config.total_timesteps:
             _warn(
@@ -133,12 +136,17 @@ class ManagedAlgorithm:
                 return evaluate_policy(policy, pool, episodes)
 
     def predict(
-        self, obs: Any, state: Carry | None = None, episode_start: Any = None, deterministic: bool = True
+        self,
+        obs: Any,
+        state: Carry | None = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        action_mask: Any = None,
     ) -> tuple[Array, Carry]:
         """The action for one observation, or one per row of a batch; and the state to pass to the next call."""
         env_steps = self._trainer.env_steps if self._trainer is not None else self.config.total_timesteps
         rng: np.random.Generator | None = None if deterministic else self._predict_rng
-        return predict(self.policy, obs, state, episode_start, rng=rng, env_steps=env_steps)
+        return predict(self.policy, obs, state, episode_start, action_mask=action_mask, rng=rng, env_steps=env_steps)
 
     def save(self, path: str | Path, *, full: bool = False) -> None:
         """Writes a checkpoint: the policy, or with ``full`` everything that going on exactly needs (replay included)."""
@@ -165,6 +173,10 @@ class ManagedAlgorithm:
         """An agent at the last good checkpoint of a run directory; ``learn`` goes on in that directory."""
         factory = None if env is None else _factory_of(env)
         trainer = resume_training(Path(run_dir), factory=factory, warn=_warn)
+        if trainer.config.algo != cls.algo_name:
+            trainer.close()
+            right = get_algorithm(trainer.config.algo).class_name
+            raise ConfigError(f"{run_dir} is a run of {trainer.config.algo}; resume it with {right}.resume")
         agent = cls.__new__(cls)
         agent._set_up(trainer.config, factory)
         agent._trainer = trainer
@@ -199,6 +211,7 @@ class ManagedAlgorithm:
         if self._trainer is not None:
             trainer, self._trainer = self._trainer, None
             self._policy, self._checkpoint = trainer.policy, None
+            self._closed = True
             trainer.close()
 
     def __enter__(self) -> Self:

@@ -67,10 +67,17 @@ class TrainConfig(StrictModel):
     @model_validator(mode="after")
     def _warm_up_ends(self) -> TrainConfig:
         settings = self.algo_kwargs
-        if isinstance(settings, OffPolicyConfig) and settings.learning_starts >= self.total_timesteps:
+        if not isinstance(settings, OffPolicyConfig):
+            return self
+        if settings.learning_starts >= self.total_timesteps:
             raise ValueError(
                 f"algo_kwargs.learning_starts ({settings.learning_starts}) is not below total_timesteps "
                 f"({self.total_timesteps}), so nothing would be learned: lower the one or raise the other"
+            )
+        if settings.learning_starts + settings.train_freq > self.total_timesteps + self.num_envs:
+            raise ValueError(
+                f"algo_kwargs.train_freq ({settings.train_freq}) leaves no time for an update between learning_starts "
+                f"({settings.learning_starts}) and total_timesteps ({self.total_timesteps}): lower it or raise the total"
             )
         return self
 

@@ -223,7 +223,7 @@ def find_checkpoint(path: Path, warn: Callable[[str], None]) -> Path:
             return candidate
         except CheckpointError as error:
             warn(f"{error}; falling back to the checkpoint before it")
-    raise CheckpointError(f"the run {path} has no usable checkpoint yet; train it further with: rl-training resume {path}")
+    raise CheckpointError(f"the run {path} has no checkpoint that can be used; train it with: rl-training resume {path}")
 
 
 def _fresh_path(config: TrainConfig) -> Path:

@@ -314,8 +314,6 @@ class Trainer:
         """Keeps the run as it was before the failing step, and what reproduces the failure; then raises it."""
         if self.run is None:
             raise fault
-        self._checkpoint(final=True)
-        self.run.wait()
         path = self.run.path / f"fault-step-{self.env_steps}.json"
         report = {
             "env_id": fault.env_id,
@@ -324,7 +322,12 @@ class Trainer:
             "episode_seed": fault.episode_seed,
             "actions": fault.actions,
         }
-        path.write_text(json.dumps(report) + "\n", "utf-8")
+        try:
+            path.write_text(json.dumps(report) + "\n", "utf-8")
+            self._checkpoint(final=True)
+            self.run.wait()
+        except (CheckpointError, OSError) as error:
+            raise CheckpointError(f"{fault}; and then: {error}") from fault
         fault.args = (
             f"{fault} The run is saved at step {self.env_steps}; {path} has the episode seed and the actions that "
             f"reproduce this. When the environment is mended: rl-training resume {shlex.quote(str(self.run.path))}",
