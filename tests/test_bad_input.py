@@ -316,7 +316,7 @@ def test_plots(arguments: tuple[str, ...], words: tuple[str, ...], run: Path, ca
         ('[0, 0, 0, "left"]', ("not an array of numbers",)),
         ("[[0, 0, 0, 0], [0]]", ("not an array of numbers",)),
         ('{"obs": 1}', ("shape ()",)),
-        ('{"observation": [1, 2, 3, 4]}', ("not an array of numbers",)),
+        ('{"observation": [1, 2, 3, 4]}', ("needs the key 'obs'",)),
         ('{"obs": [0, 0, 0, 0], "action_mask": [true]}', ("action_mask", "2 times")),
         ("[0, 0, 0, 0", ("line 1 is not JSON",)),
         ("observations.jsonl", ("'observations.jsonl'", "neither JSON nor a file")),

@@ -262,8 +262,10 @@ def _predict(arguments: argparse.Namespace) -> int:
     for number, text in _observations(arguments.obs):
         try:
             line = json.loads(text)
-            obs, mask = (line.get("obs"), line.get("action_mask")) if isinstance(line, dict) else (line, None)
-            action, state = agent.predict(obs, state, action_mask=mask)
+            fields = line if isinstance(line, dict) else {"obs": line}
+            if "obs" not in fields:
+                raise ObservationError(f"an object needs the key 'obs', not only {', '.join(fields) or 'nothing'}")
+            action, state = agent.predict(fields["obs"], state, action_mask=fields.get("action_mask"))
         except ValueError as error:
             raise ObservationError(f"line {number} is not JSON: {error}") from error
         except ObservationError as error:
