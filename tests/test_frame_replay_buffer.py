@@ -133,9 +133,8 @@ class World:
             complete = [(t, window) for t, window in windows if window is not None]
             for t, (reward, following, discount) in complete[-share:]:
                 if env.rows[t]["oldest_slot"] >= env.slots - self.buffer._slots:
-                    obs = self.stack_of(env.rows[t]["obs"]).tolist()
-                    mask = self.mask_of(following).tolist()
-                    row = (obs, reward, self.stack_of(following).tolist(), discount, mask)
+                    stacks = [self.stack_of(numbers).tolist() for numbers in (env.rows[t]["obs"], following)]
+                    row = (stacks[0], reward, stacks[1], discount, self.mask_of(following).tolist())
                     found[t * len(self.envs) + index] = row
         return found
 
@@ -212,6 +211,7 @@ def test_holds_all_of_its_capacity_when_episodes_have_a_hundred_steps(num_envs: 
     while world.steps < 2300 // num_envs:
         world.advance()
     assert len(world.buffer) == 2000
+    assert contents(world.buffer) == world.expected()
 
 
 @pytest.mark.parametrize("num_envs", [1, 8])
