@@ -39,7 +39,7 @@ def main() -> int:
         jobs = [(config, seed) for config in chosen for seed in range(references[config]["seeds"])]
         with ThreadPoolExecutor(arguments.jobs) as pool:
             for config, seed, outcome in pool.map(lambda job: run(*job), jobs):
-                print(f"{config} seed {seed}: {outcome['return']:.1f} in {outcome['seconds']:.0f} s", flush=True)
+                print(f"{config} seed {seed}: {outcome['return']:.1f} in {outcome['seconds']:.0f} CPU seconds", flush=True)
                 record(config, seed, outcome)
     write_report(references)
     return 0
@@ -57,7 +57,7 @@ def run(config: str, seed: int) -> tuple[str, int, dict[str, float]]:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     evaluation = json.loads((path / "evaluation.json").read_text())
     log = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    seconds = max(line["time/seconds"] for line in log)
+    seconds = max(line["time/cpu_seconds"] for line in log)
     return config, seed, {"return": evaluation["return_mean"], "steps": evaluation["step"], "seconds": seconds}
 
 
@@ -86,7 +86,7 @@ def write_report(references: dict[str, dict[str, Any]]) -> None:
     """Puts the table between the marks of docs/benchmarks.md."""
     results = load_results()
     lines = [
-        "| config | steps | final return, by seed | median | bar | verdict | published | seconds a seed |",
+        "| config | steps | final return, by seed | median | bar | verdict | published | CPU seconds a seed |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for config, reference in references.items():
