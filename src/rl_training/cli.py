@@ -23,6 +23,7 @@ USER_ERROR = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0, 2 for a mistake of the user's, 128 + n after signal n."""
     arguments = _parser().parse_args(argv)
+    arguments.command_line = shlex.join(["rl-training", *(sys.argv[1:] if argv is None else argv)])
     warnings.showwarning = _show_warning
     try:
         code: int = arguments.run(arguments)
@@ -185,8 +186,7 @@ def _train(arguments: argparse.Namespace) -> int:
     }
     data.update({key: value for key, value in flags.items() if value is not None})
     config = resolve_config(apply_overrides(data, arguments.overrides))
-    command = shlex.join(["rl-training", *sys.argv[1:]])
-    trainer = start_training(config, progress=choose_progress(arguments.quiet), command=command)
+    trainer = start_training(config, progress=choose_progress(arguments.quiet), command=arguments.command_line)
     return _run_to_end(trainer)
 
 
@@ -225,11 +225,13 @@ def _print_summary(result: TrainResult, run_dir: str) -> None:
     total = sum(result.seconds.values())
     shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items())
     best = "" if result.best_return is None else f" (best during training: {result.best_return:.1f})"
+    now = "" if result.steps_now == result.env_steps else f" ({result.steps_now} of them now)"
     print(
-        f"trained {result.env_steps} steps, {result.episodes} episodes, {result.updates} updates in {total:.1f} s: {shares}\n"
+        f"trained {result.env_steps} steps{now}, {result.episodes} episodes, {result.updates} updates\n"
+        f"took {total:.1f} s: {shares}\n"
         f"evaluation: return {evaluation.mean_return:.1f} +- {evaluation.std_return:.1f} over {len(evaluation.returns)} "
         f"episodes{best}\n"
-        f"run directory: {run_dir} (config.yaml, metrics.jsonl, evaluation.json, tensorboard/, checkpoints/latest and best)\n"
+        f"run directory: {run_dir} (config.yaml, metrics.jsonl, evaluation.json, checkpoints/)\n"
         f"next:\n"
         f"  rl-training eval {run_dir} --episodes 100\n"
         f"  rl-training plot {run_dir}\n"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
+from pydantic_core import PydanticSerializationError
 
 from rl_training.algorithms.config import AlgorithmConfig, Count, OffPolicyConfig, Positive, StrictModel
 from rl_training.errors import ConfigError, did_you_mean
@@ -50,6 +51,7 @@ class TrainConfig(StrictModel):
 
     algo: str = Field(description="name of the algorithm")
     env_id: str = Field(description="Gymnasium id, or module:id")
+    env_from_python: bool = Field(False, description="it was given as an object or a function, which no file can hold")
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
     env_workers: Literal["inline", "subprocess"] = Field("inline", description="where environments run")
     env_fresh: bool = Field(False, description="make the environment anew for each episode")
@@ -116,6 +118,10 @@ def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
         problems += _sentences(error, TrainConfig, "")
     if problems:
         raise ConfigError("; ".join(problems))
+    try:
+        config.to_yaml()
+    except (PydanticSerializationError, yaml.YAMLError) as error:
+        raise ConfigError(f"env_kwargs must be plain data that a file can hold ({error})") from error
     return config
 
 

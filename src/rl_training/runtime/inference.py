@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from rl_training.algorithms.base import Policy, init_generator
 from rl_training.errors import CheckpointError, ObservationError
-from rl_training.experiment.checkpoint import read_checkpoint
+from rl_training.experiment.checkpoint import read_checkpoint, write_checkpoint
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import ACTING_PARTS, find_checkpoint
-from rl_training.types import Array, Carry, SpaceSpec
+from rl_training.types import Array, Carry, SpaceSpec, State
 
 
 def load_policy(path: Path, warn: Callable[[str], None]) -> tuple[TrainConfig, Policy, Path]:
@@ -29,6 +29,19 @@ def load_policy(path: Path, warn: Callable[[str], None]) -> tuple[TrainConfig, P
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"the checkpoint {checkpoint} does not fit its config: {error}") from error
     return config, policy, checkpoint
+
+
+def acting_parts(policy: Policy, config: TrainConfig) -> dict[str, State]:
+    """The parts of a checkpoint that ``load_policy`` reads."""
+    return {
+        "agent": {"config": config.describe(), "spaces": policy.spec.to_json()},
+        "policy": policy.state_dict(),
+    }
+
+
+def save_policy(policy: Policy, config: TrainConfig, path: Path) -> None:
+    """Writes a checkpoint that holds the policy alone."""
+    write_checkpoint(path, acting_parts(policy, config), {})
 
 
 def build_policy(config: TrainConfig, spec: SpaceSpec) -> Policy:
