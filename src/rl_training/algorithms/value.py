@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import OffPolicyAlgorithm, Policy
+from rl_training.algorithms.base import ExportModule, OffPolicyAlgorithm, Policy
 from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig, Positive
 from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
 from rl_training.data import NStepAccumulator, ReplayBuffer
@@ -68,11 +68,11 @@ class EpsilonGreedyPolicy(Policy):
     def parameters_moved(self) -> None:
         self._q_function = None
 
-    def export_module(self) -> nn.Module:
+    def export_module(self) -> ExportModule:
         return GreedyModule(self.network, self.spec)
 
 
-class GreedyModule(nn.Module):
+class GreedyModule(ExportModule):
     """Raw observations -> greedy actions in the environment's terms, and the Q-values behind them."""
 
     def __init__(self, network: ValueNetwork, spec: SpaceSpec) -> None:

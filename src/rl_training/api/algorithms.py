@@ -222,6 +222,12 @@ class DQN(ManagedAlgorithm):
     algo_name = "dqn"
 
 
+class PPO(ManagedAlgorithm):
+    """Proximal policy optimisation (Schulman et al. 2017)."""
+
+    algo_name = "ppo"
+
+
 def load_agent(path: str | Path, env: EnvLike | None = None) -> ManagedAlgorithm:
     """An agent of whatever algorithm the run or checkpoint holds."""
     config, policy, checkpoint = load_policy(Path(path), _warn)

@@ -2,5 +2,6 @@
 
 from rl_training.data.n_step import NStepAccumulator
 from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.rollout_buffer import Rollout, RolloutBuffer
 
-__all__ = ["NStepAccumulator", "ReplayBuffer"]
+__all__ = ["NStepAccumulator", "ReplayBuffer", "Rollout", "RolloutBuffer"]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
-from rl_training.algorithms.config import AlgorithmConfig, Count, OffPolicyConfig, Positive, StrictModel
+from rl_training.algorithms.config import AlgorithmConfig, Count, OffPolicyConfig, OnPolicyConfig, Positive, StrictModel
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.registry import get_algorithm
@@ -71,6 +71,24 @@ class TrainConfig(StrictModel):
             raise ValueError(
                 f"algo_kwargs.learning_starts ({settings.learning_starts}) is not below total_timesteps "
                 f"({self.total_timesteps}), so nothing would be learned: lower the one or raise the other"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rollout_fits(self) -> TrainConfig:
+        settings = self.algo_kwargs
+        if not isinstance(settings, OnPolicyConfig):
+            return self
+        size = settings.n_steps * self.num_envs
+        if size > self.total_timesteps:
+            raise ValueError(
+                f"one rollout (algo_kwargs.n_steps {settings.n_steps} * num_envs {self.num_envs} = {size}) is longer than "
+                f"total_timesteps ({self.total_timesteps}), so nothing would be learned: lower the one or raise the other"
+            )
+        if settings.n_minibatches > size:
+            raise ValueError(
+                f"algo_kwargs.n_minibatches ({settings.n_minibatches}) is more than the steps of a rollout "
+                f"(algo_kwargs.n_steps {settings.n_steps} * num_envs {self.num_envs} = {size}): lower it"
             )
         return self
 

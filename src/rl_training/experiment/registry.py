@@ -62,6 +62,15 @@ _ENTRIES = (
         actions=("discrete",),
         summary="deep Q-learning, with double Q and n-step targets as options",
     ),
+    AlgorithmEntry(
+        name="ppo",
+        class_name="PPO",
+        algorithm="rl_training.algorithms.ppo:PPO",
+        trainer="rl_training.runtime.ppo_trainer:train_ppo",
+        observations=("vector", "image"),
+        actions=("discrete", "continuous"),
+        summary="proximal policy optimisation, with normalisation, value clipping and a KL stop as options",
+    ),
 )
 
 REGISTRY: dict[str, AlgorithmEntry] = {entry.name: entry for entry in _ENTRIES}

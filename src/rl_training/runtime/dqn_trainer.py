@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from rl_training.experiment.config import TrainConfig
-from rl_training.runtime.trainer import TrainResult, start_training
+from rl_training.runtime.trainer import TrainResult, train_to_the_end
 
 
 def train_dqn(config: TrainConfig) -> TrainResult:
     """Trains from a config to the end and returns what was reached and where it is."""
-    trainer = start_training(config)
-    try:
-        return trainer.train()
-    finally:
-        trainer.close()
+    return train_to_the_end(config)

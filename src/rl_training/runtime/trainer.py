@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.algorithms.base import Algorithm, OffPolicyAlgorithm, Policy, init_generator
+from rl_training.algorithms.base import Algorithm, Policy, init_generator
 from rl_training.envs.factory import EnvFactory, RegisteredEnv
 from rl_training.envs.pool import EnvPool
 from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault
@@ -30,7 +30,8 @@ from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS, Run, last_go
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
-from rl_training.runtime.learner import Learner, OffPolicyLearner
+from rl_training.runtime.learner import Learner
+from rl_training.runtime.learners import make_learner
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.signals import StopRequest
 from rl_training.types import PolicyOutput, State
@@ -79,8 +80,7 @@ class Trainer:
             policy = algorithm_class.make_policy(config.algo_kwargs, self.pool.spec, init_generator(config.seed))
             policy.network.to(usable_device(config.device))
             self.algorithm: Algorithm = algorithm_class(policy, config.algo_kwargs)
-            assert isinstance(self.algorithm, OffPolicyAlgorithm)
-            self.learner: Learner = OffPolicyLearner(self.algorithm, config.num_envs, self.streams, self.timer)
+            self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.streams, self.timer)
         self._carry = self.policy.initial_carry(config.num_envs)
         self._pending: PolicyOutput | None = None
         self._eval_pool: EnvPool | None = None
@@ -299,7 +299,7 @@ class Trainer:
         if self.run is None or self._saved_at == self.env_steps:
             return
         every = self.config.checkpoint.replay_every
-        replay = every > 0 and (final or self._checkpoints % every == 0)
+        replay = not self.learner.separate_replay or (every > 0 and (final or self._checkpoints % every == 0))
         self.run.save(self.env_steps, self._parts(replay=replay), self._info())
         if replay or every == 0:
             self._saved_at = self.env_steps
@@ -415,6 +415,15 @@ def start_training(
     trainer = Trainer(config, factory=factory, progress=progress)
     trainer.run = Run.create(config, command if command is not None else shlex.join(sys.argv))
     return trainer
+
+
+def train_to_the_end(config: TrainConfig) -> TrainResult:
+    """What the trainer of every algorithm does: a new run, trained from its config to its end."""
+    trainer = start_training(config)
+    try:
+        return trainer.train()
+    finally:
+        trainer.close()
 
 
 def resume_training(

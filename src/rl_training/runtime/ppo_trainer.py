@@ -1,0 +1,11 @@
+"""Training PPO: a thin entry into the one loop."""
+
+from __future__ import annotations
+
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.trainer import TrainResult, train_to_the_end
+
+
+def train_ppo(config: TrainConfig) -> TrainResult:
+    """Trains from a config to the end and returns what was reached and where it is."""
+    return train_to_the_end(config)
