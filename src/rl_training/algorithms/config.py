@@ -76,12 +76,14 @@ class OnPolicyConfig(AlgorithmConfig):
     n_minibatches: Positive = Field(4, description="updates in one pass")
     gae_lambda: Fraction = Field(0.95, description="lambda of generalised advantage estimation")
     clip_range: PositiveNumber = Field(0.2, description="how far the probability ratio may move and still be rewarded")
-    final_clip_range: PositiveNumber | None = Field(None, description="clip_range at the end of a linear decay; none: constant")
+    final_clip_range: PositiveNumber | None = Field(None, description="clip_range after a linear decay; none: constant")
     clip_range_decay_steps: Count = Field(0, description="env steps over which clip_range decays")
     clip_value: PositiveNumber | None = Field(None, description="how far the value may move from the old one; none: freely")
     entropy_coef: Annotated[Number, Field(ge=0.0)] = Field(0.0, description="weight of the entropy bonus")
     value_coef: Annotated[Number, Field(ge=0.0)] = Field(0.5, description="weight of the value loss")
-    target_kl: PositiveNumber | None = Field(None, description="a training phase ends when the KL divergence passes this; none: never")
+    target_kl: PositiveNumber | None = Field(
+        None, description="a training phase ends when the KL divergence passes this; none: never"
+    )
     normalize_advantage: bool = Field(True, description="advantages of a minibatch get mean 0 and deviation 1")
     normalize_observations: bool = Field(False, description="vectors less their running mean, over their running deviation")
     normalize_rewards: bool = Field(False, description="rewards over the running deviation of the discounted return")

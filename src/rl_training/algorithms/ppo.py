@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -14,11 +14,18 @@ from rl_training.algorithms.base import ExportModule, OnPolicyAlgorithm, Policy
 from rl_training.algorithms.config import OnPolicyConfig
 from rl_training.algorithms.optimizer import FlatAdam
 from rl_training.algorithms.return_scale import ReturnScale
-from rl_training.algorithms.value import LossOutput, encode_observation
+from rl_training.algorithms.value import encode_observation
 from rl_training.data import Rollout
 from rl_training.models import ActorCritic
 from rl_training.schedules import LinearSchedule
 from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, UpdateResult
+
+
+class PPOLoss(NamedTuple):
+    """A loss before reduction, and what to report."""
+
+    loss: Tensor  # (batch,)
+    metrics: Mapping[str, Tensor]  # each (batch,)
 
 
 class PPOConfig(OnPolicyConfig):
@@ -32,7 +39,7 @@ def gae(reward: Array, value: Array, next_value: Array, discount: Array, trace: 
     ``trace`` is gamma * lambda, and 0 where it ended in either way.
     """
     assert reward.shape == value.shape == next_value.shape == discount.shape == trace.shape
-    advantage = reward + discount * next_value - value
+    advantage: Array = reward + discount * next_value - value
     for t in range(len(advantage) - 2, -1, -1):
         advantage[t] += trace[t] * advantage[t + 1]
     return advantage
@@ -51,7 +58,7 @@ def ppo_loss(
     entropy_coef: float = 0.0,
     clip_value: float | None = None,
     old_value: Tensor | None = None,  # (batch,) the value when acting; for clip_value
-) -> LossOutput:
+) -> PPOLoss:
     """The clipped surrogate, value and entropy terms, one number per sample."""
     assert log_prob.shape == old_log_prob.shape == advantage.shape == value.shape == target.shape == entropy.shape
     log_ratio = log_prob - old_log_prob
@@ -73,7 +80,7 @@ def ppo_loss(
             "approx_kl": (ratio - 1.0) - log_ratio,  # never negative; http://joschu.net/blog/kl-approx.html
             "clip_fraction": ((ratio - 1.0).abs() > clip_range).float(),
         }
-    return LossOutput(loss, metrics)
+    return PPOLoss(loss, metrics)
 
 
 class ActorCriticPolicy(Policy):
@@ -170,8 +177,7 @@ def flat(array: Array) -> Array:
 class PPO(OnPolicyAlgorithm):
     """Proximal policy optimisation."""
 
-    config_class: type[OnPolicyConfig] = PPOConfig
-    phase_class: type[Phase] = Phase
+    config_class: ClassVar[type[OnPolicyConfig]] = PPOConfig
     config: OnPolicyConfig
 
     def __init__(self, policy: Policy, config: OnPolicyConfig) -> None:
@@ -191,7 +197,7 @@ class PPO(OnPolicyAlgorithm):
 
     def update(self, rollout: Rollout, rng: np.random.Generator, env_steps: int = 0) -> UpdateResult:
         config = self.config
-        phase = self.phase_class(self.policy.network, rollout)
+        phase = self.begin_phase(rollout)
         minibatches = phase.minibatches(config.n_minibatches, rng)
         old_log_prob, old_value = self._evaluate_old(phase, minibatches)
         advantage, target = self._targets(phase, old_value.cpu().numpy().reshape(rollout.reward.shape))
@@ -216,6 +222,9 @@ class PPO(OnPolicyAlgorithm):
         measured = {name: torch.cat(parts) for name, parts in samples.items()}
         unexplained = torch.as_tensor(np.var(advantage) / max(float(np.var(target)), 1e-12))
         return UpdateResult({**measured, "explained_variance": 1.0 - unexplained})
+
+    def begin_phase(self, rollout: Rollout) -> Phase:
+        return Phase(self.policy.network, rollout)
 
     def _evaluate_old(self, phase: Phase, minibatches: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Log-probabilities and values of all steps under the policy that acted.
@@ -250,7 +259,7 @@ class PPO(OnPolicyAlgorithm):
         advantage = gae(reward, value, next_value, discount, trace)
         return advantage, advantage + value
 
-    def _minibatch_loss(self, phase: Phase, minibatch: Any, columns: Tensor, clip_range: float) -> LossOutput:
+    def _minibatch_loss(self, phase: Phase, minibatch: Any, columns: Tensor, clip_range: float) -> PPOLoss:
         config = self.config
         now = phase.evaluate(minibatch)
         old_log_prob, old_value, advantage, target = columns.index_select(0, phase.steps(minibatch)).unbind(1)

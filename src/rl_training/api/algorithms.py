@@ -228,6 +228,12 @@ class PPO(ManagedAlgorithm):
     algo_name = "ppo"
 
 
+class RecurrentPPO(ManagedAlgorithm):
+    """PPO with an LSTM."""
+
+    algo_name = "recurrent_ppo"
+
+
 def load_agent(path: str | Path, env: EnvLike | None = None) -> ManagedAlgorithm:
     """An agent of whatever algorithm the run or checkpoint holds."""
     config, policy, checkpoint = load_policy(Path(path), _warn)

@@ -51,9 +51,9 @@ class RolloutBuffer:
         size = (steps, num_envs)
         self.steps = steps
         self.length = 0
-        self._obs = np.zeros((*size, *obs_shape), obs_dtype)
+        self._obs: Array = np.zeros((*size, *obs_shape), obs_dtype)
         self._next_obs = np.zeros_like(self._obs)
-        self._action = np.zeros((*size, *action_shape), action_dtype)
+        self._action: Array = np.zeros((*size, *action_shape), action_dtype)
         self._reward = np.zeros(size, np.float32)
         self._terminated = np.zeros(size, np.bool_)
         self._truncated = np.zeros(size, np.bool_)

@@ -44,18 +44,19 @@ class ObservationEncoder(nn.Module):
                 raise SpaceError("images are always scaled to 0..1; set normalize_observations: false for them")
             self.cnn = NatureCNN(shape, generator, cnn_features, cnn_layers)
             self.features = cnn_features
-            for layer in (*self.cnn.convs, self.cnn.head):
-                nn.init.orthogonal_(layer.weight, math.sqrt(2.0), generator=generator)
-                assert layer.bias is not None
-                nn.init.zeros_(layer.bias)
+            for parameter in self.cnn.parameters():
+                if parameter.dim() > 1:
+                    nn.init.orthogonal_(parameter, math.sqrt(2.0), generator=generator)
+                else:
+                    nn.init.zeros_(parameter)
         elif normalize:
             self.normalizer = ObservationNormalizer(self.features)
 
     def prepare(self, obs: Tensor) -> Tensor:
-        return obs if self.normalizer is None else self.normalizer(obs)  # type: ignore[no-any-return]
+        return obs if self.normalizer is None else self.normalizer(obs)
 
     def forward(self, prepared: Tensor) -> Tensor:
-        return prepared if self.cnn is None else self.cnn(prepared)  # type: ignore[no-any-return]
+        return prepared if self.cnn is None else self.cnn(prepared)
 
     def observe(self, obs: Array) -> None:
         """Takes raw observations (sample, ...) into the running statistics."""

@@ -92,6 +92,7 @@ class ObservationNormalizer(nn.Module):
         def normalize(obs: Array) -> Array:
             x = obs - shift
             x *= scale
-            return np.clip(x, -CLIP, CLIP, out=x)
+            clipped: Array = np.clip(x, -CLIP, CLIP, out=x)
+            return clipped
 
         return normalize

@@ -21,6 +21,7 @@ import torch
 from rl_training.algorithms.base import Algorithm, Policy, init_generator
 from rl_training.envs.factory import EnvFactory, RegisteredEnv
 from rl_training.envs.pool import EnvPool
+from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault
 from rl_training.experiment.checkpoint import read_checkpoint, read_manifest, write_checkpoint
 from rl_training.experiment.config import TrainConfig
@@ -382,8 +383,9 @@ def make_pool(
     config: TrainConfig, factory: EnvFactory | None, stream: str, num_envs: int, workers: str = "inline"
 ) -> EnvPool:
     """The environments of a config, or those that the factory makes instead."""
+    factory = factory or RegisteredEnv(config.env_id, config.env_kwargs)
     return EnvPool(
-        factory or RegisteredEnv(config.env_id, config.env_kwargs),
+        WrappedEnv(factory, config.wrappers) if config.wrappers else factory,
         num_envs=num_envs,
         seed=config.seed,
         stream=stream,

@@ -61,15 +61,14 @@ class RecurrentActorCritic(nn.Module):
 
     def value(self, prepared: Tensor, state: Sequence[Tensor]) -> Tensor:
         """The value of one observation per row, given the state before it."""
-        _, memory = self.unroll(prepared.unsqueeze(0), state)
-        value: Tensor = self.critic(memory[0]).squeeze(1)
+        h, _ = self.cores[-1].step(self.encoder(prepared), *state[-2:])
+        value: Tensor = self.critic(h[:, -1]).squeeze(1)
         return value
 
     def action_step(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Raw observations and the actor's state -> action output and the state after."""
-        features = self.encoder(self.encoder.prepare(obs)).unsqueeze(0)
-        memory, h_after, c_after = self.cores[0](features, h, c)
-        return self.actor(memory[0]), h_after, c_after
+        h_after, c_after = self.cores[0].step(self.encoder(self.encoder.prepare(obs)), h, c)
+        return self.actor(h_after[:, -1]), h_after, c_after
 
     def numpy_step(self) -> Callable[[Array, Carry], tuple[Array, Carry]]:
         """(obs, state) -> (action output, state after) on numpy arrays, the fastest way there is. Good as long as the
@@ -91,10 +90,10 @@ class RecurrentActorCritic(nn.Module):
     @torch.no_grad()
     def _torch_step(self, obs: Array, state: Carry) -> tuple[Array, Carry]:
         device = next(self.parameters()).device
-        features = self.encoder(self.encoder.prepare(torch.as_tensor(obs, device=device))).unsqueeze(0)
+        features = self.encoder(self.encoder.prepare(torch.as_tensor(obs, device=device)))
         after: list[Array] = []
         for k, core in enumerate(self.cores):
             h, c = (torch.as_tensor(array, device=device) for array in state[2 * k : 2 * k + 2])
-            after.extend(tensor.cpu().numpy() for tensor in core(features, h, c)[1:])
+            after.extend(tensor.cpu().numpy() for tensor in core.step(features, h, c))
         output: Array = self.actor(torch.as_tensor(after[0][:, -1], device=device)).cpu().numpy()
         return output, tuple(after)

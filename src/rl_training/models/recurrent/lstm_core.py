@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rl_training.types import Array
 
@@ -25,7 +26,7 @@ class LSTMCore(nn.Module):
         self.lstm = nn.LSTM(inputs, hidden, layers, device="meta").to_empty(device="cpu")  # no draw from the global generator
         for name, parameter in self.lstm.named_parameters():
             if name.startswith("weight"):
-                for gate in parameter.data.split(hidden):
+                for gate in torch.split(parameter.data, hidden):
                     nn.init.orthogonal_(gate, generator=generator)
             else:
                 nn.init.zeros_(parameter)
@@ -40,6 +41,19 @@ class LSTMCore(nn.Module):
         """(time, batch, inputs) from a state -> outputs (time, batch, hidden) and the state after the last step."""
         out, (h_after, c_after) = self.lstm(x, (h.transpose(0, 1).contiguous(), c.transpose(0, 1).contiguous()))
         return out, h_after.transpose(0, 1), c_after.transpose(0, 1)
+
+    def step(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """One step in plain operations, which any runtime has: (batch, inputs), h, c -> new h, new c."""
+        new_h, new_c = [], []
+        for k in range(self.layers):
+            weights = [getattr(self.lstm, f"{name}_l{k}") for name in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")]
+            gates = F.linear(x, *weights[:2]) + F.linear(h[:, k], *weights[2:])
+            enter, keep, candidate, leave = gates.chunk(4, dim=1)
+            cell = torch.sigmoid(keep) * c[:, k] + torch.sigmoid(enter) * torch.tanh(candidate)
+            x = torch.sigmoid(leave) * torch.tanh(cell)
+            new_h.append(x)
+            new_c.append(cell)
+        return torch.stack(new_h, dim=1), torch.stack(new_c, dim=1)
 
     def numpy_step(self) -> NumpyStep:
         """One step on numpy arrays, (batch, inputs), h, c -> new h, new c. It reads the parameters where they lie."""
