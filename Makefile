@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow check format bench clean
+.PHONY: help setup train test test-slow check format learn bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ check: $(READY)  ## lint, format, types, layers
 format: $(READY)  ## put the code into the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+learn: $(READY)  ## train the packaged configs and hold them against published figures
+	$(BIN)/python benchmarks/learning.py
 
 bench: $(READY)  ## measure speed against the peers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

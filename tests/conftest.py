@@ -37,9 +37,14 @@ TINY = {
 }
 
 
+def config_fields(algo: str) -> set[str]:
+    """The settings that an algorithm has."""
+    return set(REGISTRY[algo].load().config_class.model_fields)
+
+
 def settings_of(algo: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Those of the settings that the algorithm has."""
-    fields = get_algorithm(algo).load().config_class.model_fields
+    fields = config_fields(algo)
     return {name: value for name, value in settings.items() if name in fields}
 
 

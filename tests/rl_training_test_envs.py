@@ -12,7 +12,7 @@ from gymnasium import spaces
 Obs = np.ndarray[Any, np.dtype[np.float32]]
 
 
-class CountingEnv(gym.Env[Obs, int]):
+class CountingEnv(gym.Env[Obs, Any]):
     """Observes (episode seed, steps since reset, last action); reward = steps. Ends after ``length`` steps as told.
 
     Every number that can be stored is thereby known in advance.
@@ -43,7 +43,7 @@ class CountingEnv(gym.Env[Obs, int]):
         return self._observe(int(action)), float(self._steps), terminated, truncated, {}
 
 
-class RandomWalkEnv(gym.Env[Obs, int]):
+class RandomWalkEnv(gym.Env[Obs, Any]):
     """Draws random numbers in ``step``, as a stochastic environment does."""
 
     def __init__(self) -> None:
@@ -89,13 +89,13 @@ class FaultyEnv(CountingEnv):
 
     def __init__(self, fault: str = "raise", mended: str = "") -> None:
         super().__init__(length=10)
-        self._fault, self._mended, self._resets = fault, mended, 0
+        self._fault, self._mended, self._seeds = fault, mended, set[int | None]()
 
     def _broken(self) -> bool:
-        return self._resets >= 3 and not (self._mended and os.path.exists(self._mended))  # noqa: PTH110
+        return len(self._seeds) >= 3 and not (self._mended and os.path.exists(self._mended))  # noqa: PTH110
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        self._resets += 1
+        self._seeds.add(seed)
         if self._fault == "reset" and self._broken():
             raise ValueError("cannot reset")
         return super().reset(seed=seed)
@@ -130,7 +130,7 @@ class OffsetActionsEnv(RandomWalkEnv):
         return super().step(int(action) - 5)
 
 
-class RecallEnv(gym.Env[Obs, int]):
+class RecallEnv(gym.Env[Obs, Any]):
     """Shows a cue (+-1) in its first observation and asks for it in the last: reward 1 for the matching action, else -1."""
 
     def __init__(self, delay: int = 3) -> None:
@@ -176,6 +176,60 @@ class OddSpacesEnv(gym.Env[Any, Any]):
         return self.observation_space.sample(), 0.0, False, True, {}
 
 
+class MaskedEnv(gym.Env[Obs, Any]):
+    """Four positions; the action of the same number as the position is forbidden."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 3, (1,), np.float32)
+        self.action_space = spaces.Discrete(4)
+        self._position, self._steps = 0, 0
+
+    def _result(self) -> tuple[Obs, dict[str, Any]]:
+        return np.array([self._position], np.float32), {"action_mask": np.arange(4) != self._position}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._position, self._steps = int(self.np_random.integers(4)), 0
+        return self._result()
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        assert action != self._position, "a forbidden action"
+        self._steps += 1
+        self._position = int(action)
+        obs, info = self._result()
+        return obs, float(action), self._steps == 7, False, info
+
+
+class ImageWalkEnv(gym.Env[Any, Any]):
+    """A stack of pictures of a bright column that walks left and right, and ends at either side."""
+
+    SIZE = 36
+
+    def __init__(self, stack: int = 3) -> None:
+        self.observation_space = spaces.Box(0, 255, (stack, self.SIZE, self.SIZE), np.uint8)
+        self.action_space = spaces.Discrete(2)
+        self._frames: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+        self._column, self._steps = 0, 0
+
+    def _picture(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        picture = np.full((self.SIZE, self.SIZE), self._steps, np.uint8)
+        picture[:, self._column] = 255
+        return picture
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._column, self._steps = int(self.np_random.integers(3, self.SIZE - 3)), 0
+        self._frames = [self._picture()] * self.observation_space.shape[0]  # type: ignore[index]
+        return np.stack(self._frames), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        self._column += 3 * int(action) - 1
+        over = not 2 <= self._column < self.SIZE - 2
+        self._frames = [*self._frames[1:], self._picture()]
+        return np.stack(self._frames), float(action), over, self._steps == 12, {}
+
+
 for _name in (
     "CountingEnv",
     "RandomWalkEnv",
@@ -185,5 +239,7 @@ for _name in (
     "OffsetActionsEnv",
     "RecallEnv",
     "OddSpacesEnv",
+    "MaskedEnv",
+    "ImageWalkEnv",
 ):
     gym.register(f"{_name.removesuffix('Env')}-v0", entry_point=f"{__name__}:{_name}")

@@ -19,7 +19,7 @@ from rl_training.errors import CheckpointError
 from rl_training.experiment.checkpoint import MANIFEST, read_checkpoint, verify_checkpoint, write_checkpoint
 from rl_training.experiment.run import find_checkpoint, open_run, step_directories
 from rl_training.runtime.inference import load_policy
-from rl_training.runtime.trainer import resume_training, start_training
+from rl_training.runtime.sessions import resume_training, start_training
 
 STATE = {
     "weights": torch.arange(6.0).reshape(2, 3),
@@ -205,7 +205,7 @@ def test_a_damaged_policy_falls_back_with_a_warning(run: Path) -> None:
 def test_no_checkpoint_left_is_an_error_that_says_so(run: Path) -> None:
     for path in step_directories(run):
         flip_a_byte(path / MANIFEST)
-    with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
+    with pytest.raises(CheckpointError, match="none of the checkpoints"):
         resume_training(run, warn=lambda message: None)
     open_run(run).close()  # and the run is not left locked
 

@@ -15,7 +15,7 @@ from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import ACTING_PARTS
 from rl_training.runtime.export import load_exported, random_observations
 from rl_training.runtime.inference import predict
-from rl_training.runtime.trainer import start_training
+from rl_training.runtime.sessions import start_training
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, 
     buffer = trainer.learner.buffer
     assert isinstance(buffer, ReplayBuffer)
     batch = buffer.gather(np.arange(len(buffer)))
-    stored = sorted(zip(*(field.tolist() for field in batch), strict=True))
+    stored = sorted(zip(*(field.tolist() for field in batch[:5]), strict=True))
     by_env = list(zip(*trainer.pool.taken, strict=True))
     expected = [row for i, actions in enumerate(by_env) for row in hand_written_loop(config.seed, i, end, list(actions))]
     assert len(stored) == 66

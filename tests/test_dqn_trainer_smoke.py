@@ -38,8 +38,18 @@ def test_train_dqn_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
     check_run(train_dqn(tiny_config("dqn", output_dir=str(tmp_path / "run"))), "dqn")
 
 
-def test_every_family_member_goes_through_train_dqn() -> None:
-    assert get_algorithm("dqn").load_trainer() is train_dqn
+def test_train_qr_dqn_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
+    settings = {"num_quantiles": 7}
+    check_run(train_dqn(tiny_config("qr_dqn", output_dir=str(tmp_path / "run"), algo_kwargs=settings)), "qr_dqn")
+
+
+def test_train_c51_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
+    check_run(train_dqn(tiny_config("c51", output_dir=str(tmp_path / "run"))), "c51")
+
+
+@pytest.mark.parametrize("algo", ["dqn", "qr_dqn", "c51"])
+def test_every_family_member_goes_through_train_dqn(algo: str) -> None:
+    assert get_algorithm(algo).load_trainer() is train_dqn
 
 
 def test_tensorboard_events_are_written_and_name_no_host(tmp_path: Path) -> None:

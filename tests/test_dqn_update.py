@@ -14,6 +14,7 @@ from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.dqn import DQNConfig
 from rl_training.algorithms.optimizer import FlatAdam
 from rl_training.models import MLPQNetwork
+from rl_training.rng import RandomStreams
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
 
 SPEC = SpaceSpec(ObservationSpec("vector", (4,), (4,)), ActionSpec("discrete", count=3))
@@ -21,7 +22,7 @@ SPEC = SpaceSpec(ObservationSpec("vector", (4,), (4,)), ActionSpec("discrete", c
 
 def make_dqn(**settings: object) -> DQN:
     config = DQNConfig.model_validate({"hidden_sizes": (8,), **settings})
-    return DQN(DQN.make_policy(config, SPEC, init_generator(0)), config)
+    return DQN(DQN.make_policy(config, SPEC, init_generator(0)), config, RandomStreams(0))
 
 
 def make_batch(size: int = 5, seed: int = 0) -> TransitionBatch:
@@ -43,6 +44,7 @@ def test_loss_of_worked_numbers() -> None:
         reward=torch.tensor([1.0, 0.5, 2.0]),
         discount=torch.tensor([0.5, 0.9, 0.0]),  # the last one terminated
         next_q_values=torch.tensor([[2.0, 4.0], [1.0, -1.0], [100.0, 100.0]]),
+        next_action=torch.tensor([1, 0, 0]),
     )
     # targets: 1 + .5 * 4 = 3, .5 + .9 * 1 = 1.4, 2; errors: 2, -1.6, -2; Huber: |e| - .5
     torch.testing.assert_close(output.loss, torch.tensor([1.5, 1.1, 1.5]))
@@ -55,22 +57,19 @@ def test_loss_of_worked_numbers() -> None:
 
 
 def test_loss_is_quadratic_near_zero() -> None:
-    output = dqn_loss(torch.tensor([[1.0]]), torch.tensor([0]), torch.tensor([1.5]), torch.zeros(1), torch.zeros(1, 1))
+    zero, q, next_q = torch.tensor([0]), torch.tensor([[1.0]]), torch.zeros(1, 1)
+    output = dqn_loss(q, zero, torch.tensor([1.5]), torch.zeros(1), next_q, zero)
     torch.testing.assert_close(output.loss, torch.tensor([0.125]))
 
 
-def test_double_takes_the_online_choice_and_the_target_value() -> None:
-    next_q, selector = torch.tensor([[5.0, 1.0]]), torch.tensor([[0.0, 9.0]])
-    output = dqn_loss(torch.zeros(1, 2), torch.tensor([0]), torch.zeros(1), torch.ones(1), next_q, selector)
-    assert output.metrics["target_mean"].item() == 1.0
-
-
-def test_the_double_setting_uses_the_online_network() -> None:
+@pytest.mark.parametrize("double", [False, True])
+def test_the_bootstrap_action_is_chosen_by_the_right_network(double: bool) -> None:
     batch = make_batch()
-    algorithm = make_dqn(double=True)
+    algorithm = make_dqn(double=double)
     with torch.no_grad():  # make the two networks disagree
-        algorithm.target.mlp.linears[-1].weight.neg_()  # type: ignore[operator]
-        choice = algorithm.policy.network(batch.next_obs).argmax(1)
+        algorithm.target.head.advantage.linears[-1].weight.neg_()
+        chooser = algorithm.policy.network if double else algorithm.target
+        choice = chooser(batch.next_obs).argmax(1)
         expected = batch.reward + batch.discount * algorithm.target(batch.next_obs)[torch.arange(5), choice]
     output = algorithm.loss(algorithm.policy.network, algorithm.target, batch)
     torch.testing.assert_close(output.metrics["target_mean"], expected)
@@ -78,7 +77,8 @@ def test_the_double_setting_uses_the_online_network() -> None:
 
 def test_shapes_that_would_broadcast_are_refused() -> None:
     with pytest.raises(AssertionError):
-        dqn_loss(torch.zeros(4, 2), torch.zeros(4, 1).long(), torch.zeros(4), torch.zeros(4), torch.zeros(4, 2))
+        column = torch.zeros(4, 1).long()
+        dqn_loss(torch.zeros(4, 2), column, torch.zeros(4), torch.zeros(4), torch.zeros(4, 2), column)
 
 
 def test_update_equals_torch_adam_with_clipping() -> None:
@@ -201,6 +201,6 @@ def test_initial_weights_come_from_their_own_generator() -> None:
     assert torch.equal(first(torch.ones(1, 4)), second(torch.ones(1, 4)))
     assert not torch.equal(first(torch.ones(1, 4)), other(torch.ones(1, 4)))
     bound = 1 / np.sqrt(4)
-    weight = first.mlp.linears[0].weight
+    weight = first.head.advantage.linears[0].weight
     assert weight.abs().max() <= bound
     assert weight.std().item() == pytest.approx(bound / np.sqrt(3), rel=0.3)

@@ -177,7 +177,7 @@ def test_discrete_observations_become_one_hot() -> None:
         ({"action": "unbounded"}, "unbounded continuous actions"),
     ],
 )
-def test_spaces_nobody_can_use_are_refused(kwargs: dict[str, str], message: str) -> None:
+def test_spaces_nobody_can_use_are_refused(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         make_pool("OddSpaces-v0", **kwargs)
 

@@ -79,7 +79,7 @@ def record_all(accumulator: NStepAccumulator, steps: list[Step]) -> list[tuple[A
         items: Transitions | None = accumulator.record(step)
         if items is not None:
             assert items.reward.dtype == items.discount.dtype == np.float32
-            rows += zip(*(field.tolist() for field in items), strict=True)
+            rows += zip(*(field.tolist() for field in items[:5]), strict=True)
     return sorted(rows)
 
 

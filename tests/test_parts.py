@@ -38,9 +38,9 @@ def test_nothing_draws_from_a_global_generator(algo: str) -> None:
 
     import torch
 
-    before = (np.random.get_state()[1].tolist(), random.getstate(), torch.random.get_rng_state())  # type: ignore[index,union-attr]  # noqa: NPY002
+    before = (np.random.get_state()[1].tolist(), random.getstate(), torch.random.get_rng_state())  # type: ignore[index]  # noqa: NPY002
     Trainer(tiny_config(algo)).train()
-    after = (np.random.get_state()[1].tolist(), random.getstate(), torch.random.get_rng_state())  # type: ignore[index,union-attr]  # noqa: NPY002
+    after = (np.random.get_state()[1].tolist(), random.getstate(), torch.random.get_rng_state())  # type: ignore[index]  # noqa: NPY002
     assert before[:2] == after[:2]
     assert torch.equal(before[2], after[2])
 

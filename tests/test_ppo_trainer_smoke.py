@@ -18,9 +18,11 @@ from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.export import load_exported
 from rl_training.runtime.inference import predict
+from rl_training.runtime.on_policy_learner import OnPolicyLearner
 from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.runtime.recurrent_ppo_trainer import train_recurrent_ppo
-from rl_training.runtime.trainer import Trainer, resume_training, start_training
+from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.trainer import Trainer
 
 
 @pytest.mark.parametrize("algo", ON_POLICY)
@@ -79,6 +81,19 @@ def test_no_setting_of_the_replay_keeps_a_run_from_resuming_exactly(algo: str, t
     resumed = resume_training(run, warn=no_warning)
     assert resumed.env_steps == 100
     resumed.close()
+
+
+@pytest.mark.parametrize("algo", ON_POLICY)
+def test_masked_actions_reach_the_rollout(algo: str) -> None:
+    """The environment asserts that no forbidden action comes; every stored mask allows what was done."""
+    trainer = Trainer(tiny_config(algo, env_id="rl_training_test_envs:Masked-v0", num_envs=2, total_timesteps=50))
+    trainer.train()
+    learner = trainer.learner
+    assert isinstance(learner, OnPolicyLearner)
+    rollout = learner.rollout.rollout()
+    assert rollout.action_mask is not None
+    assert len(rollout.action) == 25 - 16
+    np.testing.assert_array_equal(rollout.action_mask, np.arange(4) != rollout.obs)
 
 
 def test_evaluation_leaves_the_statistics_alone() -> None:

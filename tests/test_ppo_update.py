@@ -12,7 +12,7 @@ from rollouts import DISCRETE, GAUSSIAN, IMAGE, act_and_store, random_rollout
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.algorithms import PPO, gae, ppo_loss
+from rl_training.algorithms import PPO, RecurrentPPO, gae, ppo_loss
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.ppo import ActorCriticPolicy, Phase, PPOConfig, flat
 from rl_training.algorithms.return_scale import ReturnScale
@@ -20,12 +20,13 @@ from rl_training.data import Rollout
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import resolve_config
 from rl_training.models import ActorCritic, ObservationNormalizer, RunningMoments
+from rl_training.rng import RandomStreams
 from rl_training.types import Array, SpaceSpec
 
 
 def make_ppo(spec: SpaceSpec = DISCRETE, **settings: Any) -> PPO:
     config = PPOConfig.model_validate({"hidden_sizes": (8,), "n_minibatches": 2, "n_epochs": 2, **settings})
-    return PPO(PPO.make_policy(config, spec, init_generator(0)), config)
+    return PPO(PPO.make_policy(config, spec, init_generator(0)), config, RandomStreams(3))
 
 
 def column(*values: float) -> Array:
@@ -104,7 +105,8 @@ def test_a_clipped_value_takes_the_worse_of_both() -> None:
 
 def test_shapes_that_would_broadcast_are_refused() -> None:
     with pytest.raises(AssertionError):
-        ppo_loss(*[torch.zeros(4)] * 3, torch.zeros(4, 1), *[torch.zeros(4)] * 2, clip_range=0.2)  # type: ignore[misc]
+        four = torch.zeros(4)
+        ppo_loss(four, four, four, torch.zeros(4, 1), four, four, clip_range=0.2)
 
 
 # ----------------------------------------------------------------------------------------------------- heads
@@ -113,10 +115,10 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
 def test_categorical_log_probabilities_entropy_and_draws() -> None:
     network = ActorCritic(DISCRETE, (8,), init_generator(0))
     logits = torch.tensor([[0.0, 1.0, -1.0]]).repeat(20_000, 1)
-    reference = torch.distributions.Categorical(logits=logits[:3])  # type: ignore[no-untyped-call]
+    reference: Any = torch.distributions.Categorical(logits=logits[:3])
     log_prob, entropy = network.head.log_prob_and_entropy(logits[:3], torch.tensor([0, 1, 2]))
-    torch.testing.assert_close(log_prob, reference.log_prob(torch.tensor([0, 1, 2])))  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(entropy, reference.entropy())  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(log_prob, reference.log_prob(torch.tensor([0, 1, 2])))
+    torch.testing.assert_close(entropy, reference.entropy())
     drawn = network.head.sample(logits.numpy(), np.random.default_rng(0))
     np.testing.assert_allclose(np.bincount(drawn) / 20_000, reference.probs[0].numpy(), atol=0.01)
     assert set(network.head.mode(logits.numpy()).tolist()) == {1}
@@ -126,10 +128,10 @@ def test_gaussian_log_probabilities_entropy_and_draws() -> None:
     network = ActorCritic(GAUSSIAN, (8,), init_generator(0), initial_log_std=-0.5)
     mean = torch.tensor([[0.3, -2.0]]).repeat(20_000, 1)
     action = torch.tensor([[0.0, 0.5], [1.0, -1.0], [5.0, 5.0]])
-    reference = torch.distributions.Normal(mean[:3], float(np.exp(-0.5)))  # type: ignore[no-untyped-call]
+    reference: Any = torch.distributions.Normal(mean[:3], float(np.exp(-0.5)))
     log_prob, entropy = network.head.log_prob_and_entropy(mean[:3], action)
-    torch.testing.assert_close(log_prob, reference.log_prob(action).sum(1))  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(entropy, reference.entropy().sum(1))  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(log_prob, reference.log_prob(action).sum(1))
+    torch.testing.assert_close(entropy, reference.entropy().sum(1))
     drawn = network.head.sample(mean.numpy(), np.random.default_rng(0))
     np.testing.assert_allclose(drawn.mean(0), [0.3, -2.0], atol=0.02)
     np.testing.assert_allclose(drawn.std(0), np.exp([-0.5, -0.5]), rtol=0.02)
@@ -153,7 +155,7 @@ def test_the_ratio_is_exactly_1_before_the_first_step(spec: SpaceSpec, monkeypat
         return original(log_prob, old_log_prob, *args, **kwargs)
 
     monkeypatch.setattr("rl_training.algorithms.ppo.ppo_loss", noting)
-    algorithm.update(rollout, np.random.default_rng(0))
+    algorithm.update(rollout)
     assert (seen[0] == 1.0).all()
     assert (seen[1] != 1.0).any()
 
@@ -161,7 +163,7 @@ def test_the_ratio_is_exactly_1_before_the_first_step(spec: SpaceSpec, monkeypat
 def test_acting_agrees_with_the_network_in_torch() -> None:
     for spec in (DISCRETE, GAUSSIAN, IMAGE):
         algorithm = make_ppo(spec, normalize_observations=spec is GAUSSIAN, learning_rate=0.1)
-        algorithm.update(random_rollout(spec), np.random.default_rng(0))  # acting follows the update
+        algorithm.update(random_rollout(spec))  # acting follows the update
         obs = flat(random_rollout(spec, seed=5).obs)
         network = algorithm.policy.network
         assert isinstance(network, ActorCritic)
@@ -177,13 +179,13 @@ def test_update_equals_plain_torch() -> None:
     rollout = random_rollout(DISCRETE)
     network: Any = copy.deepcopy(algorithm.policy.network)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01, eps=1e-5)
-    algorithm.update(rollout, np.random.default_rng(3))
+    algorithm.update(rollout)
 
     obs, action = torch.from_numpy(flat(rollout.obs)), torch.from_numpy(flat(rollout.action))
     with torch.no_grad():
         old_log_prob = F.log_softmax(network(obs)[0], 1).gather(1, action[:, None])[:, 0]
         advantage, target = map(torch.from_numpy, map(flat, by_hand(network, rollout, 0.9, 0.95)))
-    order = np.random.default_rng(3)
+    order = RandomStreams(3)["minibatch"]
     for _ in range(2):
         for steps in np.array_split(order.permutation(len(obs)), 2):
             logits, value = network(obs[steps])
@@ -195,7 +197,7 @@ def test_update_equals_plain_torch() -> None:
             entropy = -(log_probs.exp() * log_probs).sum(1).mean()
             optimizer.zero_grad()
             loss = policy_loss + 0.5 * F.mse_loss(value, target[steps]) - 0.01 * entropy
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(network.parameters(), 0.1)
             optimizer.step()
     for mine, theirs in zip(algorithm.policy.network.parameters(), network.parameters(), strict=True):
@@ -253,13 +255,13 @@ def test_a_phase_ends_when_the_divergence_passes_its_target() -> None:
     rollout = random_rollout(DISCRETE)
     free, bound = make_ppo(learning_rate=0.1, n_epochs=10), make_ppo(learning_rate=0.1, n_epochs=10, target_kl=1e-3)
     for algorithm in (free, bound):
-        algorithm.update(rollout, np.random.default_rng(0))
+        algorithm.update(rollout)
     assert free.updates == 20
     assert 1 <= bound.updates < 20
 
 
 def test_update_reports_named_metrics() -> None:
-    result = make_ppo().update(random_rollout(DISCRETE), np.random.default_rng(0))
+    result = make_ppo().update(random_rollout(DISCRETE))
     names = {"loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance"}
     assert set(result.metrics) == names
     assert all(np.isfinite(value) for value in result.metrics.values())
@@ -292,15 +294,37 @@ def test_state_round_trip_continues_exactly() -> None:
     settings: dict[str, Any] = {"normalize_observations": True, "normalize_rewards": True}
     original, restored = make_ppo(**settings), make_ppo(**settings)
     for seed in range(3):
-        original.update(random_rollout(DISCRETE, seed=seed), np.random.default_rng(seed))
+        original.update(random_rollout(DISCRETE, seed=seed))
+    restored._order.bit_generator.state = original._order.bit_generator.state
     restored.policy.load_state_dict(original.policy.state_dict())
     restored.load_state_dict(original.state_dict())
     for seed in range(3, 6):
         for algorithm in (original, restored):
-            algorithm.update(random_rollout(DISCRETE, seed=seed), np.random.default_rng(seed))
+            algorithm.update(random_rollout(DISCRETE, seed=seed))
     assert original.updates == restored.updates
     states = [algorithm.policy.state_dict() for algorithm in (original, restored)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("algorithm_class", [PPO, RecurrentPPO])
+def test_forbidden_actions_are_neither_taken_nor_learned_from(algorithm_class: type[PPO]) -> None:
+    config = algorithm_class.config_class.model_validate({"hidden_sizes": (8,), "n_minibatches": 2, "entropy_coef": 0.1})
+    algorithm = algorithm_class(algorithm_class.make_policy(config, DISCRETE, init_generator(0)), config, RandomStreams(3))
+    policy = algorithm.policy
+    mask = np.array([[True, False, True], [False, True, False]] * 50)
+    obs = np.ones((100, 4), np.float32)
+    for rng in (None, np.random.default_rng(0)):
+        output = policy.act(obs, policy.initial_carry(100), rng=rng, action_mask=mask)
+        assert mask[np.arange(100), output.action].all()
+        assert output.extras["action_mask"] is mask
+    rollout = act_and_store(policy, steps=6, num_envs=2)
+    allowed = np.zeros((6, 2, 3), np.bool_)
+    np.put_along_axis(allowed, rollout.action[..., None], True, axis=2)  # only what was done: nothing to choose
+    result = algorithm.update(rollout._replace(action_mask=allowed))
+    assert result.metrics["entropy"] == 0.0
+    assert result.metrics["policy_loss"] == pytest.approx(0.0, abs=1e-6)
+    assert result.metrics["approx_kl"] == 0.0
+    assert all(torch.isfinite(value).all() for value in policy.state_dict().values())
 
 
 # --------------------------------------------------------------------------------------------- normalisation
@@ -319,7 +343,7 @@ def test_running_moments_are_those_of_all_that_was_seen() -> None:
 def test_observation_statistics_travel_with_the_weights_and_reach_the_export() -> None:
     algorithm = make_ppo(normalize_observations=True)
     rollout = random_rollout(DISCRETE)
-    algorithm.update(rollout, np.random.default_rng(0))
+    algorithm.update(rollout)
     state = algorithm.policy.state_dict()
     obs = flat(rollout.obs)
     np.testing.assert_allclose(state["encoder.normalizer.mean"].numpy(), obs.astype(np.float64).mean(0))

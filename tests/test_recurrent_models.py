@@ -82,7 +82,8 @@ def test_initial_weights_come_from_their_own_generator_and_are_orthogonal() -> N
     assert torch.equal(torch.random.get_rng_state(), before)
     for mine, theirs in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    for gate in first.lstm.weight_hh_l1.detach().split(6):  # type: ignore[no-untyped-call]
+    weight = dict(first.lstm.named_parameters())["weight_hh_l1"].detach()
+    for gate in torch.split(weight, 6):
         torch.testing.assert_close(gate @ gate.T, torch.eye(6), rtol=1e-5, atol=1e-5)
 
 

@@ -16,13 +16,14 @@ from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.ppo import flat
 from rl_training.algorithms.recurrent_ppo import RecurrentPhase, RecurrentPPOConfig
 from rl_training.data import Rollout, Sequences
+from rl_training.rng import RandomStreams
 from rl_training.types import Array, SpaceSpec
 
 
 def make_ppo(spec: SpaceSpec = DISCRETE, **settings: Any) -> RecurrentPPO:
     small = {"hidden_sizes": (8,), "lstm_size": 6, "n_minibatches": 2, "n_epochs": 2}
     config = RecurrentPPOConfig.model_validate({**small, **settings})
-    return RecurrentPPO(RecurrentPPO.make_policy(config, spec, init_generator(0)), config)
+    return RecurrentPPO(RecurrentPPO.make_policy(config, spec, init_generator(0)), config, RandomStreams(3))
 
 
 # -------------------------------------------------------------------------------------------------- sequences
@@ -30,7 +31,8 @@ def make_ppo(spec: SpaceSpec = DISCRETE, **settings: Any) -> RecurrentPPO:
 
 def starts(*rows: str) -> Array:
     """Environments as rows of steps; ``x`` starts an episode."""
-    return np.array([[mark == "x" for mark in row] for row in rows]).T
+    marks: Array = np.array([[mark == "x" for mark in row] for row in rows]).T
+    return marks
 
 
 def test_sequences_are_cut_where_an_episode_starts() -> None:
@@ -89,7 +91,7 @@ def test_the_ratio_is_exactly_1_before_the_first_step(
         return original(log_prob, old_log_prob, *args, **kwargs)
 
     monkeypatch.setattr("rl_training.algorithms.ppo.ppo_loss", noting)
-    algorithm.update(rollout, np.random.default_rng(0))
+    algorithm.update(rollout)
     assert (seen[0] == 1.0).all()
     assert (seen[1] != 1.0).any()
 
@@ -200,14 +202,14 @@ def test_truncation_bootstraps_with_the_memory_after_the_step() -> None:
 def test_fewer_sequences_than_minibatches_are_no_problem() -> None:
     algorithm = make_ppo(n_minibatches=4, n_epochs=3)
     rollout = act_and_store(algorithm.policy, steps=6, num_envs=1, end_chance=0.0)
-    algorithm.update(rollout, np.random.default_rng(0))
+    algorithm.update(rollout)
     assert algorithm.updates == 3
 
 
 def test_acting_follows_every_update() -> None:
     algorithm = make_ppo(learning_rate=0.1, normalize_observations=True)
     rollout = act_and_store(algorithm.policy, steps=12, num_envs=3)
-    algorithm.update(rollout, np.random.default_rng(0))
+    algorithm.update(rollout)
     network: Any = algorithm.policy.network
     obs, carry = flat(rollout.obs)[:5], algorithm.policy.initial_carry(5)
     assert network._torch_step(obs, carry)[0].argmax(1).tolist() == algorithm.policy.act(obs, carry).action.tolist()

@@ -20,7 +20,8 @@ def make_transitions(first: int, count: int) -> Transitions:
     """Transitions whose every field tells their number."""
     numbers = np.arange(first, first + count)
     obs = np.stack([numbers, numbers + 0.25], axis=1).astype(np.float32)
-    return Transitions(obs, numbers % 7, numbers.astype(np.float32) / 2, obs + 1000, (numbers % 3).astype(np.float32) / 3)
+    reward, discount = (numbers / 2).astype(np.float32), (numbers % 3 / 3).astype(np.float32)
+    return Transitions(obs, numbers % 7, reward, obs + 1000, discount)
 
 
 def make_buffer(capacity: int, seed: int = 0) -> ReplayBuffer:
@@ -30,7 +31,7 @@ def make_buffer(capacity: int, seed: int = 0) -> ReplayBuffer:
 def contents(buffer: ReplayBuffer) -> dict[int, tuple[Any, ...]]:
     """Everything stored, by transition number."""
     batch = buffer.gather(np.arange(len(buffer)))
-    rows = zip(*(field.tolist() for field in batch), strict=True)
+    rows = zip(*(field.tolist() for field in batch[:5]), strict=True)
     return {int(row[0][0]): row for row in rows}
 
 
@@ -41,7 +42,7 @@ def test_keeps_exactly_the_newest_transitions(capacity: int, sizes: list[int]) -
     added = 0
     for size in sizes:  # a size of 0 stands for one transition without a batch axis
         batch = make_transitions(added, max(size, 1))
-        buffer.add(batch if size else Transitions(*(field[0] for field in batch)))
+        buffer.add(batch if size else Transitions(*(field[0] for field in batch[:5])))
         twin.extend(range(added, added + max(size, 1)))
         added += max(size, 1)
     stored = contents(buffer)
@@ -100,7 +101,7 @@ def test_state_round_trip_continues_exactly() -> None:
     assert sorted(contents(restored)) == list(range(3, 13))
     restored.add(make_transitions(13, 3))
     rows = np.arange(10)
-    for mine, theirs in zip(restored.gather(rows), original.gather(rows), strict=True):
+    for mine, theirs in zip(restored.gather(rows)[:5], original.gather(rows)[:5], strict=True):
         assert torch.equal(mine, theirs)  # row by row: the write position came along
 
 

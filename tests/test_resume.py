@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import final_fingerprint, metrics_without_time, settings_of, tiny_config
+from conftest import ALGORITHMS, config_fields, final_fingerprint, metrics_without_time, settings_of, tiny_config
 
 from rl_training.envs.pool import NonDeterministicEnvironment
 from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run import step_directories
-from rl_training.runtime.trainer import Trainer, resume_training, start_training
+from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.trainer import Trainer
 
 
 def no_warning(message: str) -> None:
@@ -64,6 +65,10 @@ def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> Non
         "gradient_steps": 2,
         "final_learning_rate": 1e-5,
         "learning_rate_decay_steps": 200,
+        "dueling": True,
+        "noisy": True,
+        "prioritized": True,
+        "priority_beta_steps": 150,
         "final_clip_range": 0.05,
         "clip_range_decay_steps": 200,
         "clip_value": 0.2,
@@ -82,12 +87,37 @@ def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> Non
     assert final_fingerprint(parted) == final_fingerprint(whole)
 
 
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("algo", [name for name in ALGORITHMS if "frame_stack" in config_fields(name)])
+def test_resume_is_bit_exact_with_images(algo: str, prioritized: bool, tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "env_id": "rl_training_test_envs:ImageWalk-v0",
+        "num_envs": 2,
+        "total_timesteps": 100,
+        "algo_kwargs": {"frame_stack": 3, "buffer_size": 40, "n_step": 2, "train_freq": 4, "prioritized": prioritized},
+    }
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    train_to(tiny_config(algo, **values, output_dir=str(whole)))
+    train_to(tiny_config(algo, **values, output_dir=str(parted)), stop_at=63)
+    resume_to(parted)
+    assert final_fingerprint(parted) == final_fingerprint(whole)
+
+
 def test_going_on_to_a_larger_total_equals_one_long_run(algo: str, tmp_path: Path) -> None:
     long, extended = tmp_path / "long", tmp_path / "extended"
     train_to(tiny_config(algo, total_timesteps=300, output_dir=str(long)))
     train_to(tiny_config(algo, total_timesteps=200, output_dir=str(extended)))
     resume_to(extended, total_timesteps=300)
     assert final_fingerprint(extended) == final_fingerprint(long)
+
+
+def test_a_run_stopped_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
+    whole, early = tmp_path / "whole", tmp_path / "early"
+    train_to(tiny_config("dqn", output_dir=str(whole)))
+    start_training(tiny_config("dqn", output_dir=str(early)), command="test").close()
+    (early / "metrics.jsonl").write_text('{"kind": "train", "step": 25}\n')  # what it had logged by then
+    resume_to(early)
+    assert final_fingerprint(early) == final_fingerprint(whole)
 
 
 def test_resume_from_an_older_checkpoint_of_the_run(tmp_path: Path) -> None:

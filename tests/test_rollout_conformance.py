@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def test_rollouts_and_advantages_are_those_of_a_plain_loop(
     original = PPO._targets
 
     def noting(self: PPO, phase: Any, value: Array) -> tuple[Array, Array]:
-        rollout = Rollout(*(field if isinstance(field, tuple) else field.copy() for field in phase.rollout))
+        rollout: Rollout = copy.deepcopy(phase.rollout)
         rollouts.append(rollout)
 
         def next_value(time: Array, env: Array) -> torch.Tensor:

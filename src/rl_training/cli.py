@@ -168,7 +168,7 @@ def _positive(text: str) -> int:
 def _train(arguments: argparse.Namespace) -> int:
     from rl_training.experiment.config import apply_overrides, load_config_data, resolve_config
     from rl_training.runtime.progress import choose_progress
-    from rl_training.runtime.trainer import start_training
+    from rl_training.runtime.sessions import start_training
 
     if arguments.config is None and arguments.algo is None:
         raise ConfigError("say what to train: --config NAME_OR_PATH, or --algo NAME with --env ID")
@@ -190,7 +190,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _resume(arguments: argparse.Namespace) -> int:
     from rl_training.runtime.progress import choose_progress
-    from rl_training.runtime.trainer import resume_training
+    from rl_training.runtime.sessions import resume_training
 
     trainer = resume_training(
         arguments.path,

@@ -29,6 +29,7 @@ class Step(NamedTuple):
     next_obs: Array  # (env, ...)
     terminated: NDArray[np.bool_]  # (env,)
     truncated: NDArray[np.bool_]  # (env,)
+    next_action_mask: NDArray[np.bool_] | None = None  # (env, action): what is allowed at next_obs
 
     @property
     def ended(self) -> NDArray[np.bool_]:
@@ -51,6 +52,7 @@ class Transitions(NamedTuple):
     reward: NDArray[np.float32]
     next_obs: Array
     discount: NDArray[np.float32]  # gamma^k * (1 - terminated)
+    next_action_mask: NDArray[np.bool_] | None = None
 
 
 class TransitionBatch(NamedTuple):
@@ -61,6 +63,9 @@ class TransitionBatch(NamedTuple):
     reward: Tensor
     next_obs: Tensor
     discount: Tensor
+    next_action_mask: Tensor | None = None
+    weights: Tensor | None = None  # importance weights of prioritised replay
+    indices: NDArray[np.int64] | None = None  # where the priorities go
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class UpdateResult:
     """What one gradient update measured. Samples stay tensors; means are taken when somebody looks."""
 
     samples: Mapping[str, Tensor]
+    priorities: Tensor | None = None  # (batch,) what prioritised replay should remember
 
     @cached_property
     def metrics(self) -> dict[str, float]:
@@ -109,6 +115,7 @@ class ActionSpec:
     kind: str  # "discrete" | "continuous"
     count: int = 0  # discrete: how many
     start: int = 0  # discrete: the environment's first action
+    masked: bool = False  # discrete: the environment says which actions are allowed
     low: tuple[float, ...] = ()  # continuous: bounds, flat
     high: tuple[float, ...] = ()
     raw_shape: tuple[int, ...] = ()

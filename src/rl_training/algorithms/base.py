@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rl_training.algorithms.config import AlgorithmConfig, OffPolicyConfig, OnPolicyConfig
@@ -37,7 +38,13 @@ class Policy(ABC):
 
     @abstractmethod
     def act(
-        self, obs: Array, carry: Carry, *, rng: np.random.Generator | None = None, env_steps: int = 0
+        self,
+        obs: Array,
+        carry: Carry,
+        *,
+        rng: np.random.Generator | None = None,
+        env_steps: int = 0,
+        action_mask: NDArray[np.bool_] | None = None,
     ) -> PolicyOutput: ...
 
     @abstractmethod
@@ -87,6 +94,10 @@ class Buffer(Protocol):
 
     def sample(self, batch_size: int) -> Any: ...
 
+    def update_priorities(self, indices: Array, priorities: Array) -> None: ...
+
+    def discard(self, env_index: int) -> None: ...
+
     def state_dict(self) -> State: ...
 
     def load_state_dict(self, state: State) -> None: ...
@@ -130,10 +141,14 @@ class OffPolicyAlgorithm(Algorithm):
     def make_recorder(self, num_envs: int) -> Recorder: ...
 
     @abstractmethod
-    def make_buffer(self, streams: RandomStreams) -> Buffer: ...
+    def make_buffer(self, num_envs: int, streams: RandomStreams) -> Buffer: ...
 
     @abstractmethod
     def update(self, batch: Any, env_steps: int = 0) -> UpdateResult: ...
+
+    def sample(self, buffer: Any, env_steps: int) -> Any:
+        """The batch for one update."""
+        return buffer.sample(self.config.batch_size)
 
 
 class OnPolicyAlgorithm(Algorithm):
@@ -143,8 +158,8 @@ class OnPolicyAlgorithm(Algorithm):
     updates: int
 
     @abstractmethod
-    def update(self, rollout: Rollout, rng: np.random.Generator, env_steps: int = 0) -> UpdateResult:
-        """One training phase; ``rng`` decides the order in which the steps are gone through."""
+    def update(self, rollout: Rollout, env_steps: int = 0) -> UpdateResult:
+        """One training phase."""
 
 
 def init_generator(seed: int) -> torch.Generator:

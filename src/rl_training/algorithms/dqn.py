@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.value import EpsilonGreedyPolicy, LossOutput, ValueAlgorithm, ValueConfig
-from rl_training.models import MLPQNetwork
+from rl_training.algorithms.value import (
+    EpsilonGreedyPolicy,
+    LossOutput,
+    ValueAlgorithm,
+    ValueConfig,
+    Values,
+    make_body,
+    select_actions,
+    take_action,
+)
+from rl_training.models import QNetwork
 from rl_training.types import SpaceSpec, TransitionBatch
 
 
@@ -24,20 +30,17 @@ def dqn_loss(
     reward: Tensor,  # (batch,)
     discount: Tensor,  # (batch,) complete: gamma^k, 0 where the episode terminated
     next_q_values: Tensor,  # (batch, action) of the target network at next_obs
-    next_q_selector: Tensor | None = None,  # (batch, action) that chooses the next action; default: next_q_values
+    next_action: Tensor,  # (batch,) to bootstrap from: the best by the target or, double, by the online network
 ) -> LossOutput:
-    """Huber loss between Q(s, a) and ``reward + discount * Q'(s', a*)``, one number per sample."""
+    """Huber loss between Q(s, a) and ``reward + discount * Q'(s', a')``, one number per sample."""
     assert q_values.shape == next_q_values.shape
-    assert action.shape == reward.shape == discount.shape == q_values.shape[:1]
-    if next_q_selector is None:
-        next_value = next_q_values.amax(dim=1)
-    else:
-        next_value = next_q_values.gather(1, next_q_selector.argmax(dim=1, keepdim=True)).squeeze(1)
-    target = (reward + discount * next_value).detach()
-    chosen = q_values.gather(1, action.unsqueeze(1)).squeeze(1)
+    assert action.shape == next_action.shape == reward.shape == discount.shape == q_values.shape[:1]
+    target = (reward + discount * take_action(next_q_values, next_action)).detach()
+    chosen = take_action(q_values, action)
     loss = F.smooth_l1_loss(chosen, target, reduction="none")
     value = chosen.detach()
-    return LossOutput(loss, {"q_value_mean": value, "target_mean": target, "td_error_mean": (target - value).abs()})
+    error = (target - value).abs()
+    return LossOutput(loss, {"q_value_mean": value, "target_mean": target, "td_error_mean": error}, error)
 
 
 class DQN(ValueAlgorithm):
@@ -46,14 +49,11 @@ class DQN(ValueAlgorithm):
     config_class = DQNConfig
 
     @classmethod
-    def make_policy(cls, config: Any, spec: SpaceSpec, generator: torch.Generator) -> EpsilonGreedyPolicy:
-        network = MLPQNetwork(spec.observation.shape[0], spec.action.count, config.hidden_sizes, generator)
-        return EpsilonGreedyPolicy(network, spec, config)
+    def make_policy(cls, config: DQNConfig, spec: SpaceSpec, generator: torch.Generator) -> EpsilonGreedyPolicy:
+        return EpsilonGreedyPolicy(QNetwork(*make_body(config, spec, generator)), spec, config)
 
-    def loss(
-        self, online: Callable[[Tensor], Tensor], target: Callable[[Tensor], Tensor], batch: TransitionBatch
-    ) -> LossOutput:
+    def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
         with torch.no_grad():
             next_q_values = target(batch.next_obs)
-            selector = online(batch.next_obs) if self.config.double else None
-        return dqn_loss(online(batch.obs), batch.action, batch.reward, batch.discount, next_q_values, selector)
+            next_action = select_actions(online(batch.next_obs) if self.config.double else next_q_values, batch)
+        return dqn_loss(online(batch.obs), batch.action, batch.reward, batch.discount, next_q_values, next_action)

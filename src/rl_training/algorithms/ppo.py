@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.algorithms.base import ExportModule, OnPolicyAlgorithm, Policy
@@ -17,6 +18,8 @@ from rl_training.algorithms.return_scale import ReturnScale
 from rl_training.algorithms.value import encode_observation
 from rl_training.data import Rollout
 from rl_training.models import ActorCritic
+from rl_training.models.action_head import FORBIDDEN, ActionHead
+from rl_training.rng import RandomStreams
 from rl_training.schedules import LinearSchedule
 from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, UpdateResult
 
@@ -92,17 +95,38 @@ class ActorCriticPolicy(Policy):
         super().__init__(network, spec)
         self._output: Callable[[Array], Array] | None = None
 
-    def act(self, obs: Array, carry: Carry, *, rng: np.random.Generator | None = None, env_steps: int = 0) -> PolicyOutput:
+    def act(
+        self,
+        obs: Array,
+        carry: Carry,
+        *,
+        rng: np.random.Generator | None = None,
+        env_steps: int = 0,
+        action_mask: NDArray[np.bool_] | None = None,
+    ) -> PolicyOutput:
         if self._output is None:
             self._output = self.network.numpy_action_output()
-        output, head = self._output(obs), self.network.head
-        return PolicyOutput(head.mode(output) if rng is None else head.sample(output, rng), carry, {})
+        return choose(self.network.head, self._output(obs), carry, rng, action_mask)
 
     def parameters_moved(self) -> None:
         self._output = None
 
     def export_module(self) -> ExportModule:
         return ActorModule(self.network, self.spec)
+
+
+def choose(
+    head: ActionHead,
+    output: Array,
+    carry: Carry,
+    rng: np.random.Generator | None,
+    action_mask: NDArray[np.bool_] | None,
+) -> PolicyOutput:
+    """Actions drawn from the network's output, or the likeliest ones; the mask goes along for the recorder."""
+    extras = {}
+    if action_mask is not None:
+        output, extras = np.where(action_mask, output, FORBIDDEN), {"action_mask": action_mask}
+    return PolicyOutput(head.mode(output) if rng is None else head.sample(output, rng), carry, extras)
 
 
 class ActorModule(ExportModule):
@@ -141,6 +165,7 @@ class Phase:
         self.device = next(network.parameters()).device
         self.prepared = self.prepare(flat(rollout.obs))
         self.action = self.tensor(flat(rollout.action))
+        self.mask = None if rollout.action_mask is None else self.tensor(flat(rollout.action_mask))
 
     def tensor(self, array: Array) -> Tensor:
         return torch.as_tensor(array, device=self.device)
@@ -162,7 +187,13 @@ class Phase:
     def evaluate(self, minibatch: Any) -> Evaluated:
         """The network now, on the steps of a minibatch."""
         output, value = self.network(self.prepared.index_select(0, minibatch))
-        return Evaluated(*self.network.head.log_prob_and_entropy(output, self.action.index_select(0, minibatch)), value)
+        return self.judge(minibatch, output, value)
+
+    def judge(self, steps: Tensor, output: Tensor, value: Tensor) -> Evaluated:
+        """The actions taken at these steps under the network's output for them."""
+        if self.mask is not None:
+            output = output.where(self.mask.index_select(0, steps), FORBIDDEN)
+        return Evaluated(*self.network.head.log_prob_and_entropy(output, self.action.index_select(0, steps)), value)
 
     def next_value(self, time: Array, env: Array) -> Tensor:
         """The value of the true next observation at these steps."""
@@ -180,7 +211,7 @@ class PPO(OnPolicyAlgorithm):
     config_class: ClassVar[type[OnPolicyConfig]] = PPOConfig
     config: OnPolicyConfig
 
-    def __init__(self, policy: Policy, config: OnPolicyConfig) -> None:
+    def __init__(self, policy: Policy, config: OnPolicyConfig, streams: RandomStreams) -> None:
         super().__init__(policy, config)
         self.config = config
         self.optimizer = FlatAdam(policy.network, eps=config.adam_eps, max_norm=config.max_grad_norm)
@@ -188,6 +219,7 @@ class PPO(OnPolicyAlgorithm):
         final_clip = config.clip_range if config.final_clip_range is None else config.final_clip_range
         self.clip_range = LinearSchedule(config.clip_range, final_clip, config.clip_range_decay_steps)
         self.return_scale = ReturnScale(config.gamma) if config.normalize_rewards else None
+        self._order = streams["minibatch"]
         self.updates = 0
 
     @classmethod
@@ -195,10 +227,10 @@ class PPO(OnPolicyAlgorithm):
         network = ActorCritic(spec, config.hidden_sizes, generator, **network_options(config))
         return ActorCriticPolicy(network, spec)
 
-    def update(self, rollout: Rollout, rng: np.random.Generator, env_steps: int = 0) -> UpdateResult:
+    def update(self, rollout: Rollout, env_steps: int = 0) -> UpdateResult:
         config = self.config
         phase = self.begin_phase(rollout)
-        minibatches = phase.minibatches(config.n_minibatches, rng)
+        minibatches = phase.minibatches(config.n_minibatches, self._order)
         old_log_prob, old_value = self._evaluate_old(phase, minibatches)
         advantage, target = self._targets(phase, old_value.cpu().numpy().reshape(rollout.reward.shape))
         columns = torch.stack([old_log_prob, old_value, *(phase.tensor(flat(array)) for array in (advantage, target))], 1)
@@ -206,7 +238,7 @@ class PPO(OnPolicyAlgorithm):
         samples: dict[str, list[Tensor]] = {}
         for epoch in range(config.n_epochs):
             if epoch:
-                minibatches = phase.minibatches(config.n_minibatches, rng)
+                minibatches = phase.minibatches(config.n_minibatches, self._order)
             for minibatch in minibatches:
                 output = self._minibatch_loss(phase, minibatch, columns, clip_range)
                 if config.target_kl is not None and output.metrics["approx_kl"].mean() > config.target_kl:

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import ExportModule, Policy
 from rl_training.algorithms.config import OnPolicyConfig, Positive
-from rl_training.algorithms.ppo import PPO, Evaluated, Phase, network_options
+from rl_training.algorithms.ppo import PPO, Evaluated, Phase, choose, network_options
 from rl_training.algorithms.value import encode_observation
 from rl_training.data import Rollout, Sequences
 from rl_training.models import RecurrentActorCritic
@@ -40,12 +41,19 @@ class RecurrentPolicy(Policy):
         super().__init__(network, spec)
         self._step: Callable[[Array, Carry], tuple[Array, Carry]] | None = None
 
-    def act(self, obs: Array, carry: Carry, *, rng: np.random.Generator | None = None, env_steps: int = 0) -> PolicyOutput:
+    def act(
+        self,
+        obs: Array,
+        carry: Carry,
+        *,
+        rng: np.random.Generator | None = None,
+        env_steps: int = 0,
+        action_mask: NDArray[np.bool_] | None = None,
+    ) -> PolicyOutput:
         if self._step is None:
             self._step = self.network.numpy_step()
         output, after = self._step(obs, carry)
-        head = self.network.head
-        return PolicyOutput(head.mode(output) if rng is None else head.sample(output, rng), after, {})
+        return choose(self.network.head, output, after, rng, action_mask)
 
     def initial_carry(self, num_envs: int) -> Carry:
         return self.network.initial_state(num_envs)
@@ -126,7 +134,7 @@ class RecurrentPhase(Phase):
         memories = self.network.unroll(x, [array.index_select(0, sequences) for array in self.state])
         actor_memory, critic_memory = (memory.flatten(0, 1).index_select(0, real) for memory in memories)
         output, value = self.network.outputs(actor_memory, critic_memory)
-        return Evaluated(*self.network.head.log_prob_and_entropy(output, self.action.index_select(0, steps)), value)
+        return self.judge(steps, output, value)
 
     def next_value(self, time: Array, env: Array) -> Tensor:
         """With the state after the step: what the LSTM remembers when it sees the next observation."""

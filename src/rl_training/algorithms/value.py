@@ -5,29 +5,38 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import ExportModule, OffPolicyAlgorithm, Policy
+from rl_training.algorithms.base import Buffer, ExportModule, OffPolicyAlgorithm, Policy, Recorder
 from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig, Positive
 from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
-from rl_training.data import NStepAccumulator, ReplayBuffer
-from rl_training.models import ValueNetwork
+from rl_training.data import FrameReplayBuffer, NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer, StepRecorder
+from rl_training.models import MLP, NatureCNN, ValueHead, ValueNetwork
+from rl_training.models.noisy import noisy_layers
 from rl_training.rng import RandomStreams
 from rl_training.schedules import LinearSchedule
 from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, TransitionBatch, UpdateResult
 
 
 class ValueConfig(OffPolicyConfig):
-    """Settings of the value family."""
+    """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the switches on."""
 
     hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
-    n_step: Positive = Field(1, description="rewards summed in one transition")
+    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
     double: bool = Field(False, description="choose the bootstrap action with the online network")
+    dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
+    noisy: bool = Field(False, description="explore by noise in the last layers instead of epsilon")
+    n_step: Positive = Field(1, description="rewards summed in one transition")
+    prioritized: bool = Field(False, description="sample by priority instead of uniformly")
+    priority_alpha: Fraction = Field(0.5, description="how much priorities count; 0: not at all")
+    priority_beta: Fraction = Field(0.4, description="how much their bias is corrected at the start")
+    priority_beta_steps: Count = Field(50_000, description="env steps over which the correction becomes complete")
     tau: Fraction = Field(1.0, description="share of the online weights in a target update; 1: a copy")
     target_update_interval: Positive = Field(500, description="updates between target updates")
     exploration_initial_eps: Fraction = Field(1.0, description="chance of a random action at the start")
@@ -36,40 +45,73 @@ class ValueConfig(OffPolicyConfig):
 
 
 class EpsilonGreedyPolicy(Policy):
-    """Acts on the largest Q-value; exploring, each environment draws for itself whether to act at random."""
+    """Acts on the largest Q-value; exploring, each environment draws for itself whether to act at random.
+
+    A noisy network explores by its noise: epsilon is then 0 after the warm-up.
+    """
 
     network: ValueNetwork
 
     def __init__(self, network: ValueNetwork, spec: SpaceSpec, config: ValueConfig) -> None:
         super().__init__(network, spec)
         self._warm_up = config.learning_starts
+        self._noisy = config.noisy
         self._schedule = LinearSchedule(
             config.exploration_initial_eps, config.exploration_final_eps, config.exploration_steps
         )
-        self._q_function: Callable[[Array], Array] | None = None
+        self._q_functions: dict[bool, Callable[[Array], Array]] = {}
 
     def epsilon(self, env_steps: int) -> float:
-        return 1.0 if env_steps < self._warm_up else self._schedule(env_steps)
+        if env_steps < self._warm_up:
+            return 1.0
+        return 0.0 if self._noisy else self._schedule(env_steps)
 
-    def act(self, obs: Array, carry: Carry, *, rng: np.random.Generator | None = None, env_steps: int = 0) -> PolicyOutput:
+    def act(
+        self,
+        obs: Array,
+        carry: Carry,
+        *,
+        rng: np.random.Generator | None = None,
+        env_steps: int = 0,
+        action_mask: NDArray[np.bool_] | None = None,
+    ) -> PolicyOutput:
         if rng is None:
-            return PolicyOutput(self.q(obs).argmax(axis=1), carry, {})
+            return PolicyOutput(self._greedy(obs, action_mask, noisy=False), carry, {})
         explore = rng.random(len(obs)) < self.epsilon(env_steps)
-        action = rng.integers(0, self.spec.action.count, len(obs))
+        action = _random_actions(rng, len(obs), self.spec.action.count, action_mask)
         if not explore.all():
-            action = np.where(explore, action, self.q(obs).argmax(axis=1))
+            action = np.where(explore, action, self._greedy(obs, action_mask, noisy=self._noisy))
         return PolicyOutput(action, carry, {})
 
-    def q(self, obs: Array) -> Array:
-        if self._q_function is None:
-            self._q_function = self.network.q_function()
-        return self._q_function(obs)
+    def _greedy(self, obs: Array, action_mask: NDArray[np.bool_] | None, *, noisy: bool) -> NDArray[np.int64]:
+        values = self.q(obs, noisy)
+        if action_mask is not None:
+            values = np.where(action_mask, values, -np.inf)
+        greedy: NDArray[np.int64] = values.argmax(axis=1)
+        return greedy
+
+    def q(self, obs: Array, noisy: bool = False) -> Array:
+        """Q-values (env, action), with the exploration noise or without."""
+        if noisy not in self._q_functions:
+            self._q_functions[noisy] = self.network.q_function(noisy)
+        return self._q_functions[noisy](obs)
 
     def parameters_moved(self) -> None:
-        self._q_function = None
+        self._q_functions.clear()
 
     def export_module(self) -> ExportModule:
-        return GreedyModule(self.network, self.spec)
+        return GreedyModule(self.network, self.spec).eval()
+
+
+def _random_actions(
+    rng: np.random.Generator, envs: int, count: int, action_mask: NDArray[np.bool_] | None
+) -> NDArray[np.int64]:
+    """One action per environment, uniform over the allowed ones."""
+    if action_mask is None:
+        return rng.integers(0, count, envs)
+    rank = np.floor(rng.random(envs) * action_mask.sum(axis=1))  # take the rank-th allowed action
+    action: NDArray[np.int64] = (action_mask.cumsum(axis=1) > rank[:, None]).argmax(axis=1)
+    return action
 
 
 class GreedyModule(ExportModule):
@@ -77,7 +119,7 @@ class GreedyModule(ExportModule):
 
     def __init__(self, network: ValueNetwork, spec: SpaceSpec) -> None:
         super().__init__()
-        self.network = network
+        self.network = copy.deepcopy(network)
         self.spec = spec
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,10 +139,28 @@ def encode_observation(obs: Tensor, spec: SpaceSpec) -> Tensor:
 
 
 class LossOutput(NamedTuple):
-    """A loss before reduction, and what to report."""
+    """A loss before reduction, what to report, and how surprising each sample was."""
 
     loss: Tensor  # (batch,)
     metrics: Mapping[str, Tensor]  # each (batch,)
+    priority: Tensor  # (batch,)
+
+
+#: a network as a function of observations
+Values = Callable[[Tensor], Tensor]
+
+
+def select_actions(q_values: Tensor, batch: TransitionBatch) -> Tensor:
+    """The action to bootstrap from, (batch,): the best of those allowed at the next observation."""
+    if batch.next_action_mask is not None:
+        q_values = q_values.masked_fill(~batch.next_action_mask, -torch.inf)
+    return q_values.argmax(dim=1)
+
+
+def take_action(values: Tensor, action: Tensor) -> Tensor:
+    """(batch, action, ...) and (batch,) -> the values of these actions, (batch, ...)."""
+    index = action.view(-1, *[1] * (values.dim() - 1)).expand(-1, 1, *values.shape[2:])
+    return values.gather(1, index).squeeze(1)
 
 
 class ValueAlgorithm(OffPolicyAlgorithm):
@@ -109,44 +169,66 @@ class ValueAlgorithm(OffPolicyAlgorithm):
     policy: EpsilonGreedyPolicy
     config: ValueConfig
 
-    def __init__(self, policy: EpsilonGreedyPolicy, config: ValueConfig) -> None:
+    def __init__(self, policy: EpsilonGreedyPolicy, config: ValueConfig, streams: RandomStreams) -> None:
         super().__init__(policy, config)
         self.config = config
         self.target = copy.deepcopy(policy.network).requires_grad_(False)
         self.optimizer = FlatAdam(policy.network, eps=config.adam_eps, max_norm=config.max_grad_norm)
         policy.parameters_moved()
         self._target_parameters = flatten_parameters(self.target)
+        self._beta = LinearSchedule(config.priority_beta, 1.0, config.priority_beta_steps)
+        self._noise_rng = streams["noise"]
+        self._noisy_layers = [*noisy_layers(policy.network), *noisy_layers(self.target)]
+        self._resample_noise()
         self.updates = 0
 
     @abstractmethod
-    def loss(
-        self, online: Callable[[Tensor], Tensor], target: Callable[[Tensor], Tensor], batch: TransitionBatch
-    ) -> LossOutput:
+    def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
         """The per-sample loss, from two functions of the observations and nothing else."""
 
     def update(self, batch: TransitionBatch, env_steps: int = 0) -> UpdateResult:
+        self._resample_noise()
         output = self.loss(self.policy.network, self.target, batch)
-        self.optimizer.step(output.loss.mean(), self.learning_rate(env_steps))
+        loss = output.loss if batch.weights is None else output.loss * batch.weights
+        self.optimizer.step(loss.mean(), self.learning_rate(env_steps))
         self.updates += 1
         if self.updates % self.config.target_update_interval == 0:
             self._target_parameters.lerp_(self.optimizer.parameters, self.config.tau)
-        return UpdateResult({"loss": output.loss.detach(), **output.metrics})
+        return UpdateResult({"loss": loss.detach(), **output.metrics}, output.priority)
+
+    def _resample_noise(self) -> None:
+        """New noise for each update, in both networks; acting uses the online network's until the next."""
+        for layer in self._noisy_layers:
+            layer.resample(self._noise_rng)
 
     def schedule_values(self, env_steps: int) -> dict[str, float]:
         return {**super().schedule_values(env_steps), "epsilon": self.policy.epsilon(env_steps)}
 
-    def make_recorder(self, num_envs: int) -> NStepAccumulator:
+    def make_recorder(self, num_envs: int) -> Recorder:
+        if self.policy.spec.observation.kind == "image":
+            return StepRecorder()
         return NStepAccumulator(num_envs, self.config.gamma, self.config.n_step)
 
-    def make_buffer(self, streams: RandomStreams) -> ReplayBuffer:
-        spec = self.policy.spec
-        return ReplayBuffer(
-            self.config.buffer_size,
-            spec.observation.shape,
-            obs_dtype=spec.observation.dtype,
-            rng=streams["replay"],
-            device=self._target_parameters.device,
-        )
+    def make_buffer(self, num_envs: int, streams: RandomStreams) -> Buffer:
+        spec, config = self.policy.spec, self.config
+        options: dict[str, Any] = {
+            "masked_actions": spec.action.count if spec.action.masked else 0,
+            "rng": streams["replay"],
+            "device": self._target_parameters.device,
+        }
+        if config.prioritized:
+            options["alpha"] = config.priority_alpha
+        if spec.observation.kind == "image":
+            options.update(stack=config.frame_stack, num_envs=num_envs, n_step=config.n_step, gamma=config.gamma)
+            return FrameReplayBuffer(config.buffer_size, spec.observation.shape, **options)
+        buffer = PrioritizedReplayBuffer if config.prioritized else ReplayBuffer
+        return buffer(config.buffer_size, spec.observation.shape, **options)
+
+    def sample(self, buffer: Any, env_steps: int) -> TransitionBatch:
+        if not self.config.prioritized:
+            return super().sample(buffer, env_steps)  # type: ignore[no-any-return]
+        batch: TransitionBatch = buffer.sample(self.config.batch_size, beta=self._beta(env_steps))
+        return batch
 
     def state_dict(self) -> State:
         return {
@@ -159,3 +241,20 @@ class ValueAlgorithm(OffPolicyAlgorithm):
         self._target_parameters.copy_(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates = int(state["updates"])
+
+
+def make_body(
+    config: ValueConfig, spec: SpaceSpec, generator: torch.Generator, atoms: int = 1
+) -> tuple[nn.Module, ValueHead]:
+    """The trunk and the head that a config asks for. The last hidden layer belongs to the head, as dueling wants it."""
+    hidden = config.hidden_sizes
+    trunk: MLP | NatureCNN
+    if spec.observation.kind == "image":
+        trunk = NatureCNN(spec.observation.shape, generator, features=None)
+    else:
+        trunk = MLP([spec.observation.shape[0], *hidden[:-1]], generator, activate_last=True)
+        hidden = hidden[-1:]
+    head = ValueHead(
+        trunk.features, hidden, spec.action.count, generator, atoms=atoms, dueling=config.dueling, noisy=config.noisy
+    )
+    return trunk, head

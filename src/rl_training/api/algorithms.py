@@ -19,7 +19,7 @@ import numpy as np
 from typing_extensions import Self
 
 from rl_training.algorithms.base import Policy
-from rl_training.envs.factory import EnvFactory, GivenEnv, env_name
+from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv, env_name
 from rl_training.errors import ConfigError, SpaceError, did_you_mean
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
@@ -31,8 +31,10 @@ from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.export import export_policy
 from rl_training.runtime.inference import load_policy, predict
 from rl_training.runtime.progress import Progress, choose_progress
-from rl_training.runtime.trainer import Trainer, TrainResult, make_pool, resume_training
-from rl_training.types import Array, Carry
+from rl_training.runtime.sessions import resume_training
+from rl_training.runtime.setup import make_pool
+from rl_training.runtime.trainer import Trainer, TrainResult
+from rl_training.types import Array, Carry, SpaceSpec
 
 EnvLike = str | gym.Env[Any, Any] | EnvFactory
 
@@ -126,8 +128,7 @@ class ManagedAlgorithm:
 
     def _evaluate_loaded(self, policy: Policy, episodes: int) -> EvaluationResult | None:
         with contextlib.closing(make_pool(self.config, self._factory, "eval", self.config.eval.num_envs)) as pool:
-            if pool.spec != policy.spec:
-                raise SpaceError(f"the spaces of {self.config.env_id} are not those that the policy was trained with")
+            _require_spaces(policy, pool.spec)
             with cpu_threads(self.config.threads):
                 return evaluate_policy(policy, pool, episodes)
 
@@ -155,15 +156,14 @@ class ManagedAlgorithm:
     @classmethod
     def _of_policy(cls, config: TrainConfig, policy: Policy, checkpoint: Path, env: EnvLike | None) -> Self:
         agent = cls.__new__(cls)
-        factory = None if env is None else _name_and_factory(env)[1]
-        agent._set_up(config.with_values(output_dir=None), factory)
+        agent._set_up(config.with_values(output_dir=None), None if env is None else _factory_of(env))
         agent._policy, agent._checkpoint = policy, checkpoint
         return agent
 
     @classmethod
     def resume(cls, run_dir: str | Path, env: EnvLike | None = None) -> Self:
         """An agent at the last good checkpoint of a run directory; ``learn`` goes on in that directory."""
-        factory = None if env is None else _name_and_factory(env)[1]
+        factory = None if env is None else _factory_of(env)
         trainer = resume_training(Path(run_dir), factory=factory, warn=_warn)
         agent = cls.__new__(cls)
         agent._set_up(trainer.config, factory)
@@ -189,15 +189,17 @@ class ManagedAlgorithm:
             if self._checkpoint is not None and set(TRAINING_PARTS) <= set(read_manifest(self._checkpoint)["parts"]):
                 trainer.restore(self._checkpoint)
             elif self._policy is not None:
+                _require_spaces(self._policy, trainer.pool.spec)
                 trainer.policy.load_state_dict(self._policy.state_dict())
             self._trainer = trainer
         return self._trainer
 
     def close(self) -> None:
-        """Closes the environments and releases the run directory."""
+        """Closes the environments and releases the run directory; the agent can still predict and be evaluated."""
         if self._trainer is not None:
-            self._trainer.close()
-            self._trainer = None
+            trainer, self._trainer = self._trainer, None
+            self._policy, self._checkpoint = trainer.policy, None
+            trainer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -216,10 +218,32 @@ def _name_and_factory(env: EnvLike) -> tuple[str, EnvFactory | None]:
     raise ConfigError(f"an environment is a Gymnasium id, an environment, or a function that makes one, not {env!r}")
 
 
+def _factory_of(env: EnvLike) -> EnvFactory:
+    name, factory = _name_and_factory(env)
+    return factory or RegisteredEnv(name)
+
+
+def _require_spaces(policy: Policy, spec: SpaceSpec) -> None:
+    if policy.spec != spec:
+        raise SpaceError("the spaces of the environment are not those that the policy was trained with")
+
+
 class DQN(ManagedAlgorithm):
     """Deep Q-learning (Mnih et al. 2015)."""
 
     algo_name = "dqn"
+
+
+class QRDQN(ManagedAlgorithm):
+    """Quantile regression DQN (Dabney et al. 2017)."""
+
+    algo_name = "qr_dqn"
+
+
+class C51(ManagedAlgorithm):
+    """Categorical DQN (Bellemare et al. 2017); with all options on, Rainbow (Hessel et al. 2017)."""
+
+    algo_name = "c51"
 
 
 class PPO(ManagedAlgorithm):

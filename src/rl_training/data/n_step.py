@@ -12,6 +12,22 @@ from rl_training.types import Array, State, Step, Transitions
 _Pending = tuple[Array, Array, float]
 
 
+class StepRecorder:
+    """Hands steps on as they are, to a buffer that makes its own windows."""
+
+    def record(self, step: Step) -> Step:
+        return step
+
+    def discard(self, env_index: int) -> None:
+        return
+
+    def state_dict(self) -> State:
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        return
+
+
 class NStepAccumulator:
     """Sums up to ``n`` rewards per transition and stores the complete discount, ``gamma^k * (1 - terminated)``.
 
@@ -27,25 +43,27 @@ class NStepAccumulator:
         """The transitions that this step completes, oldest first within each environment; None if there are none."""
         if self.n == 1:
             discount = np.where(step.terminated, np.float32(0.0), np.float32(self.gamma))
-            return Transitions(step.obs, step.action, step.reward, step.next_obs, discount)
-        rows: list[tuple[Array, Array, float, Array, float]] = []
+            return Transitions(step.obs, step.action, step.reward, step.next_obs, discount, step.next_action_mask)
+        rows: list[tuple[Array, Array, float, int, float]] = []
         for i, window in enumerate(self._windows):
             window.append((step.obs[i], step.action[i], float(step.reward[i])))
             ended = bool(step.terminated[i] or step.truncated[i])
             while window and (ended or len(window) == self.n):
                 discount_i = 0.0 if step.terminated[i] else self.gamma ** len(window)
                 obs, action, _ = window[0]
-                rows.append((obs, action, self._discounted_sum(window), step.next_obs[i], discount_i))
+                rows.append((obs, action, self._discounted_sum(window), i, discount_i))
                 window.popleft()
         if not rows:
             return None
-        obs_rows, actions, rewards, next_rows, discounts = zip(*rows, strict=True)
+        obs_rows, actions, rewards, envs, discounts = zip(*rows, strict=True)
+        last = list(envs)
         return Transitions(
             np.stack(obs_rows),
             np.stack(actions),
             np.array(rewards, np.float32),
-            np.stack(next_rows),
+            step.next_obs[last],
             np.array(discounts, np.float32),
+            None if step.next_action_mask is None else step.next_action_mask[last],
         )
 
     def _discounted_sum(self, window: deque[_Pending]) -> float:

@@ -6,11 +6,14 @@ as a gather per field once the ring no longer fits the cache.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.data.memory import require_memory
+from rl_training.errors import CheckpointError
 from rl_training.types import Array, State, TransitionBatch, Transitions
 
 
@@ -25,21 +28,17 @@ class ReplayBuffer:
         action_shape: tuple[int, ...] = (),
         obs_dtype: type[np.generic] = np.float32,
         action_dtype: type[np.generic] = np.int64,
+        masked_actions: int = 0,
         rng: np.random.Generator,
         device: torch.device | str = "cpu",
     ) -> None:
         self.capacity = capacity
-        self._record = self._record_dtype(obs_shape, obs_dtype, action_shape, action_dtype)
-        try:
-            self._bytes = torch.zeros((capacity, self._record.itemsize), dtype=torch.uint8)
-        except RuntimeError as error:
-            gigabytes = capacity * self._record.itemsize / 1e9
-            raise ConfigError(
-                f"a replay of {capacity} transitions needs {gigabytes:.1f} GB, which this machine does not have; lower "
-                "algo_kwargs.buffer_size"
-            ) from error
+        self._record = self._record_dtype(obs_shape, obs_dtype, action_shape, action_dtype, masked_actions)
+        require_memory(capacity * self._record.itemsize, f"a replay of {capacity} transitions")
+        self._bytes = torch.zeros((capacity, self._record.itemsize), dtype=torch.uint8)
         self._rows = self._as_rows(self._bytes)
-        self._columns = [self._rows.view(self._record)[name] for name in Transitions._fields]
+        self._names = [name for name in Transitions._fields if name in (self._record.names or ())]
+        self._columns = [self._rows.view(self._record)[name] for name in self._names]
         self._rng = rng
         self._device = torch.device(device)
         self._next, self._size = 0, 0
@@ -50,14 +49,17 @@ class ReplayBuffer:
         obs_dtype: type[np.generic],
         action_shape: tuple[int, ...],
         action_dtype: type[np.generic],
+        masked_actions: int,
     ) -> np.dtype[np.void]:
-        fields = [
+        fields: list[Any] = [
             ("obs", obs_dtype, obs_shape),
             ("action", action_dtype, action_shape),
             ("reward", np.float32),
             ("next_obs", obs_dtype, obs_shape),
             ("discount", np.float32),
         ]
+        if masked_actions:
+            fields.append(("next_action_mask", np.bool_, (masked_actions,)))
         return np.dtype(fields, align=True)
 
     @staticmethod
@@ -79,11 +81,12 @@ class ReplayBuffer:
         single = np.ndim(transitions.reward) == 0
         count = 1 if single else len(transitions.reward)
         rows: int | slice | NDArray[np.int64] = start if single else slice(start, start + count)
+        kept = slice(None)
         if start + count > self.capacity:  # wraps; of a batch longer than the ring the newest stay
             rows = ((start + np.arange(count)) % self.capacity)[-self.capacity :]
-            transitions = Transitions(*(field[-self.capacity :] for field in transitions))
-        for column, value in zip(self._columns, transitions, strict=True):
-            column[rows] = value
+            kept = slice(-self.capacity, None)
+        for column, value in zip(self._columns, transitions, strict=False):  # there may be no mask
+            column[rows] = value if single or value is None else value[kept]
         self._next = (start + count) % self.capacity
         self._size = min(self._size + count, self.capacity)
 
@@ -100,7 +103,14 @@ class ReplayBuffer:
         rows = self._as_rows(picked)
         self._rows.take(indices, out=rows, mode="clip")
         records = rows.view(self._record)
-        return TransitionBatch(*(self._to_tensor(records[name]) for name in Transitions._fields))
+        tensors: Any = (self._to_tensor(records[name]) for name in self._names)
+        return TransitionBatch(*tensors)
+
+    def update_priorities(self, indices: NDArray[np.int64], priorities: Array) -> None:
+        """Uniform replay has none to update."""
+
+    def discard(self, env_index: int) -> None:
+        """Whole transitions belong to no open episode."""
 
     def _to_tensor(self, column: Array) -> torch.Tensor:
         tensor = torch.from_numpy(column)

@@ -21,6 +21,7 @@ class Rollout(NamedTuple):
     truncated: NDArray[np.bool_]
     carry: Carry  # what the policy remembered before each step: zero where an episode starts
     carry_after: Carry  # what it remembered after each step, not reset
+    action_mask: NDArray[np.bool_] | None = None  # (time, env, action) what was allowed
 
     @property
     def ended(self) -> NDArray[np.bool_]:
@@ -45,9 +46,11 @@ class RolloutBuffer:
         *,
         obs_dtype: type = np.float32,
         action_dtype: type = np.int64,
+        masked_actions: int = 0,
         carry: Carry = (),
     ) -> None:
-        """``carry`` is that of the beginning of every episode, (env, ...) each."""
+        """``carry`` is that of the beginning of every episode, (env, ...) each; with ``masked_actions`` (how many there are)
+        the masks are stored too."""
         size = (steps, num_envs)
         self.steps = steps
         self.length = 0
@@ -57,6 +60,7 @@ class RolloutBuffer:
         self._reward = np.zeros(size, np.float32)
         self._terminated = np.zeros(size, np.bool_)
         self._truncated = np.zeros(size, np.bool_)
+        self._mask = np.zeros((*size, masked_actions), np.bool_)
         self._carry = tuple(np.zeros((steps + 1, *array.shape), array.dtype) for array in carry)
         self._carry_after = tuple(np.zeros_like(array[:-1]) for array in self._carry)
 
@@ -71,12 +75,15 @@ class RolloutBuffer:
     def nbytes(self) -> int:
         return sum(array.nbytes for array in (*self._per_step(), *self._carry))
 
-    def add(self, step: Step, carry_after: Carry, next_carry: Carry) -> None:
-        """A step with the policy's carry after it, as it was and as it is acted on next (reset where an episode ended)."""
+    def add(self, step: Step, carry_after: Carry, next_carry: Carry, action_mask: NDArray[np.bool_] | None = None) -> None:
+        """A step with the policy's carry after it, as it was and as it is acted on next (reset where an episode ended), and
+        with the actions that were allowed."""
         t = self.length
         arrays = (self._obs, self._action, self._reward, self._next_obs, self._terminated, self._truncated)
-        for array, value in zip(arrays, step, strict=True):
+        for array, value in zip(arrays, step, strict=False):
             array[t] = value
+        if action_mask is not None:
+            self._mask[t] = action_mask
         for stored, value in zip(self._carry_after, carry_after, strict=True):
             stored[t] = value
         for stored, value in zip(self._carry, next_carry, strict=True):
@@ -102,6 +109,7 @@ class RolloutBuffer:
             self._truncated[:n],
             tuple(array[:n] for array in self._carry),
             tuple(array[:n] for array in self._carry_after),
+            self._mask[:n] if self._mask.shape[2] else None,
         )
 
     def clear(self) -> None:
@@ -111,7 +119,7 @@ class RolloutBuffer:
         self.length = 0
 
     def _per_step(self) -> tuple[Array, ...]:
-        scalars = (self._reward, self._terminated, self._truncated)
+        scalars = (self._reward, self._terminated, self._truncated, self._mask)
         return (self._obs, self._next_obs, self._action, *scalars, *self._carry_after)
 
     def state_dict(self) -> State:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.spaces import describe_spaces
-from rl_training.envs.workers import LocalWorker, ProcessWorker, StepReturn, Worker
+from rl_training.envs.workers import LocalWorker, Observed, ProcessWorker, StepReturn, Worker
 from rl_training.errors import EnvironmentFault
 from rl_training.rng import derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
@@ -52,31 +53,43 @@ class EnvPool:
         env_id: str = "environment",
         workers: str = "inline",
         fresh: bool = False,
-        spec: SpaceSpec | None = None,
     ) -> None:
         self.num_envs = num_envs
         self.env_id = env_id
         self._seed, self._stream = seed, stream
-        first = factory() if workers == "inline" or spec is None else None
-        if spec is None:
-            assert first is not None
-            spec = describe_spaces(first, env_id)
-        self.spec = spec
-        self._workers: list[Worker] = []
+        first = LocalWorker(factory, fresh)
+        self.spec = self._describe(first)
+        self._workers: list[Worker]
         if workers == "inline":
-            self._workers = [LocalWorker(factory, fresh, env=first if i == 0 else None) for i in range(num_envs)]
+            self._workers = [first, *(LocalWorker(factory, fresh) for _ in range(num_envs - 1))]
         else:
-            if first is not None:
-                first.close()
+            first.close()
             self._workers = [ProcessWorker(factory, fresh) for _ in range(num_envs)]
         obs_spec = self.spec.observation
         self._raw_shape = obs_spec.raw_shape
         self._plain = obs_spec.shape == obs_spec.raw_shape and not obs_spec.one_hot_sizes
         self._is_float = obs_spec.kind == "vector" and not obs_spec.one_hot_sizes
         self._obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
+        self._mask = np.ones((num_envs, self.spec.action.count), np.bool_) if self.spec.action.masked else None
         self._episode = [-1] * num_envs
         self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
         self._returns = [0.0] * num_envs
+
+    def _describe(self, worker: LocalWorker) -> SpaceSpec:
+        """The spaces. Whether actions are masked only a reset tells."""
+        spec = describe_spaces(worker.env, self.env_id)
+        seed = self.episode_seed(0, 0)
+        try:
+            _, mask = worker.reset(seed)
+        except Exception as error:
+            raise self._reset_fault(0, seed, f"{type(error).__name__}: {error}") from error
+        masked = mask is not None and spec.action.kind == "discrete"
+        return replace(spec, action=replace(spec.action, masked=masked))
+
+    @property
+    def action_mask(self) -> NDArray[np.bool_] | None:
+        """Which actions are allowed now, (env, action), if the environment tells in ``info["action_mask"]``."""
+        return self._mask
 
     @property
     def obs(self) -> Array:
@@ -85,18 +98,21 @@ class EnvPool:
 
     def reset(self) -> None:
         """Begins the first episode of every environment."""
-        obs = np.zeros_like(self._obs)
+        obs, mask = self._obs.copy(), self._copy_mask()
         for i in range(self.num_envs):
-            obs[i] = self._begin_episode(i, 0)
-        self._obs = obs
+            self._begin_episode(obs, mask, i, 0)
+        self._obs, self._mask = obs, mask
         for i in range(self.num_envs):
             self._commit_episode(i, 0)
+
+    def _copy_mask(self) -> NDArray[np.bool_] | None:
+        return None if self._mask is None else self._mask.copy()
 
     def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
         """Steps every environment (or only those in ``active``; the others keep still) and resets the ended ones."""
         indices = range(self.num_envs) if active is None else active
         env_actions = self.spec.action.to_env(actions)
-        next_obs = self._obs.copy()
+        next_obs, next_mask = self._obs.copy(), self._copy_mask()
         reward = np.zeros(self.num_envs, np.float32)
         terminated = np.zeros(self.num_envs, np.bool_)
         truncated = np.zeros(self.num_envs, np.bool_)
@@ -104,49 +120,46 @@ class EnvPool:
             self._call(i, "step", env_actions, self._workers[i].begin_step, env_actions[i])
         for i in indices:
             result: StepReturn = self._call(i, "step", env_actions, self._workers[i].end_step)
-            raw, step_reward, terminated[i], truncated[i] = result
-            problem = self._store(next_obs, i, raw) or _reward_problem(step_reward)
+            observed, step_reward, terminated[i], truncated[i] = result
+            problem = self._store(next_obs, next_mask, i, observed) or _reward_problem(step_reward)
             if problem is not None:
                 raise self._fault(i, "step", env_actions, problem)
             reward[i] = step_reward
         if self._is_float and not np.isfinite(next_obs).all():
             bad = next(i for i in indices if not np.isfinite(next_obs[i]).all())
             raise self._fault(bad, "step", env_actions, f"the observation is not finite: {next_obs[bad].tolist()}")
-        step = Step(self._obs, actions, reward, next_obs, terminated, truncated)
-        ended = np.flatnonzero(terminated | truncated)
-        obs = next_obs
-        if len(ended):
-            obs = next_obs.copy()
-            for i in ended.tolist():
-                obs[i] = self._begin_episode(i, self._episode[i] + 1)
-        return step, self._commit(step, env_actions, obs, indices, ended)
+        step = Step(self._obs, actions, reward, next_obs, terminated, truncated, next_mask)
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        obs, mask = next_obs, next_mask
+        if ended:
+            obs, mask = next_obs.copy(), None if next_mask is None else next_mask.copy()
+            for i in ended:
+                self._begin_episode(obs, mask, i, self._episode[i] + 1)
+        self._obs, self._mask = obs, mask
+        return step, self._commit(step, env_actions, indices, ended)
 
-    def _commit(
-        self, step: Step, env_actions: Array, obs: Array, indices: Sequence[int], ended: NDArray[np.intp]
-    ) -> list[Episode]:
-        self._obs = obs
+    def _commit(self, step: Step, env_actions: Array, indices: Sequence[int], ended: list[int]) -> list[Episode]:
         for i in indices:
             self._actions[i].append(env_actions[i])
             self._returns[i] += float(step.reward[i])
         finished = []
-        for i in ended.tolist():
+        for i in ended:
             finished.append(Episode(i, self._episode[i], self._returns[i], len(self._actions[i])))
             self._commit_episode(i, self._episode[i] + 1)
         return finished
 
-    def _begin_episode(self, i: int, number: int) -> Array:
+    def _begin_episode(self, obs: Array, mask: NDArray[np.bool_] | None, i: int, number: int) -> None:
+        """Resets environment i and puts its first observation and mask into row i."""
         seed = self.episode_seed(i, number)
         try:
-            raw = self._workers[i].reset(seed)
+            observed = self._workers[i].reset(seed)
         except Exception as error:
             raise self._reset_fault(i, seed, f"{type(error).__name__}: {error}") from error
-        slot = np.zeros_like(self._obs[:1])
-        problem = self._store(slot, 0, raw)
-        if problem is None and self._is_float and not np.isfinite(slot).all():
-            problem = f"the observation is not finite: {slot[0].tolist()}"
+        problem = self._store(obs, mask, i, observed)
+        if problem is None and self._is_float and not np.isfinite(obs[i]).all():
+            problem = f"the observation is not finite: {obs[i].tolist()}"
         if problem is not None:
             raise self._reset_fault(i, seed, problem)
-        return slot[0]  # type: ignore[no-any-return]
 
     def _commit_episode(self, i: int, number: int) -> None:
         self._episode[i] = number
@@ -156,8 +169,9 @@ class EnvPool:
     def episode_seed(self, env_index: int, number: int) -> int:
         return derive_seed(self._seed, self._stream, env_index, number)
 
-    def _store(self, out: Array, i: int, raw: Any) -> str | None:
-        """Puts one raw observation into row i; returns what is wrong with it, if anything."""
+    def _store(self, out: Array, masks: NDArray[np.bool_] | None, i: int, observed: Observed) -> str | None:
+        """Puts what an environment observed into row i; returns what is wrong with it, if anything."""
+        raw, mask = observed
         if getattr(raw, "shape", None) != self._raw_shape:
             raw = np.asarray(raw)
             if raw.shape != self._raw_shape:
@@ -166,6 +180,11 @@ class EnvPool:
             out[i] = raw if self._plain else self.spec.observation.encode(np.asarray(raw)[None])[0]
         except (IndexError, TypeError, ValueError) as error:
             return f"the observation {raw!r} does not fit its space ({error})"
+        if masks is not None:
+            if np.shape(mask) != masks.shape[1:]:
+                return f"the action_mask has shape {np.shape(mask)}, there are {masks.shape[1]} actions"
+            masks[i] = mask
+            masks[i] |= not masks[i].any()  # nothing left to do: a terminal state, whose mask means nothing
         return None
 
     def _call(self, i: int, during: str, env_actions: Array, function: Any, *args: Any) -> Any:
@@ -199,7 +218,7 @@ class EnvPool:
     def load_state_dict(self, state: State) -> list[int]:
         """Replays each environment's episode so far. One that does not come back to the stored observation is said to
         be not deterministic and begins its next episode; the indices of those are returned."""
-        obs = np.array(state["obs"])
+        obs, mask = np.array(state["obs"]), self._copy_mask()
         strayed = []
         for i in range(self.num_envs):
             number, actions = state["episode"][i], list(state["actions"][i])
@@ -207,10 +226,11 @@ class EnvPool:
             seed = self.episode_seed(i, number)
             try:
                 slot = np.zeros_like(obs[:1])
-                problem = self._store(slot, 0, self._workers[i].replay(seed, actions))
+                problem = self._store(slot, None, 0, observed := self._workers[i].replay(seed, actions))
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"
             if problem is None and np.array_equal(slot[0], obs[i]):
+                self._store(obs, mask, i, observed)
                 continue
             warnings.warn(
                 f"{self.env_id} (index {i}) is not deterministic: playing its episode again (seed {seed}, {len(actions)} "
@@ -219,10 +239,10 @@ class EnvPool:
                 NonDeterministicEnvironment,
                 stacklevel=2,
             )
-            obs[i] = self._begin_episode(i, number + 1)
+            self._begin_episode(obs, mask, i, number + 1)
             self._commit_episode(i, number + 1)
             strayed.append(i)
-        self._obs = obs
+        self._obs, self._mask = obs, mask
         return strayed
 
     def close(self) -> None:

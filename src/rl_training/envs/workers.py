@@ -10,23 +10,29 @@ import multiprocessing
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from rl_training.envs.factory import Env, EnvFactory
+from rl_training.envs.factory import EnvFactory
 from rl_training.errors import ConfigError
 
-#: observation, reward, terminated, truncated
-StepReturn = tuple[Any, Any, Any, Any]
+#: observation, and the action mask that comes with it if the environment gives one
+Observed = tuple[Any, Any]
+#: what is observed, reward, terminated, truncated
+StepReturn = tuple[Observed, Any, Any, Any]
+
+
+def _observed(obs: Any, info: dict[str, Any]) -> Observed:
+    return obs, info.get("action_mask")
 
 
 class Worker(Protocol):
     """One environment. An exception of the environment comes out of the call that caused it."""
 
-    def reset(self, seed: int) -> Any: ...
+    def reset(self, seed: int) -> Observed: ...
 
     def begin_step(self, action: Any) -> None: ...
 
     def end_step(self) -> StepReturn: ...
 
-    def replay(self, seed: int, actions: list[Any]) -> Any: ...
+    def replay(self, seed: int, actions: list[Any]) -> Observed: ...
 
     def close(self) -> None: ...
 
@@ -35,33 +41,35 @@ class LocalWorker:
     """An environment in this process. With ``fresh`` it is made anew for each episode (for those, such as BipedalWalker,
     whose ``reset`` leaves something behind)."""
 
-    def __init__(self, factory: EnvFactory, fresh: bool = False, env: Env | None = None) -> None:
+    def __init__(self, factory: EnvFactory, fresh: bool = False) -> None:
         self._factory = factory
         self._fresh = fresh
-        self.env = factory() if env is None else env
+        self.env = factory()
         self._used = False
         self._result: StepReturn | None = None
 
-    def reset(self, seed: int) -> Any:
+    def reset(self, seed: int) -> Observed:
         if self._fresh and self._used:
             self.env.close()
             self.env = self._factory()
         self._used = True
-        return self.env.reset(seed=seed)[0]
+        return _observed(*self.env.reset(seed=seed))
 
     def begin_step(self, action: Any) -> None:
-        self._result = self.env.step(action)[:4]
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._result = _observed(obs, info), reward, terminated, truncated
 
     def end_step(self) -> StepReturn:
         result, self._result = self._result, None
         assert result is not None, "end_step without begin_step"
         return result
 
-    def replay(self, seed: int, actions: list[Any]) -> Any:
-        obs = self.reset(seed)
+    def replay(self, seed: int, actions: list[Any]) -> Observed:
+        observed = self.reset(seed)
         for action in actions:
-            obs = self.env.step(action)[0]
-        return obs
+            self.begin_step(action)
+            observed = self.end_step()[0]
+        return observed
 
     def close(self) -> None:
         self.env.close()
@@ -100,20 +108,19 @@ class ProcessWorker:
             raise RuntimeError(value)
         return value
 
-    def reset(self, seed: int) -> Any:
+    def reset(self, seed: int) -> Observed:
         self._send("reset", seed)
-        return self._receive()
+        return self._receive()  # type: ignore[no-any-return]
 
     def begin_step(self, action: Any) -> None:
         self._send("step", action)
 
     def end_step(self) -> StepReturn:
-        result: StepReturn = self._receive()
-        return result
+        return self._receive()  # type: ignore[no-any-return]
 
-    def replay(self, seed: int, actions: list[Any]) -> Any:
+    def replay(self, seed: int, actions: list[Any]) -> Observed:
         self._send("replay", seed, actions)
-        return self._receive()
+        return self._receive()  # type: ignore[no-any-return]
 
     def close(self) -> None:
         with contextlib.suppress(RuntimeError, OSError):

@@ -187,22 +187,26 @@ def owning_run(path: Path) -> tuple[Path, Path | None]:
     return path, None
 
 
-def last_good_checkpoint(run_path: Path, warn: Callable[[str], None]) -> tuple[Path, bool]:
-    """The newest whole checkpoint and whether it holds the replay. Damaged ones are named and passed over, and one with
+def last_good_checkpoint(run_path: Path, warn: Callable[[str], None]) -> Path | None:
+    """The newest whole checkpoint, or None if none was ever written. Damaged ones are named and passed over, and one with
     a replay is preferred to a newer one without, because only it continues exactly."""
     without_replay = None
-    for path in step_directories(run_path):
+    candidates = step_directories(run_path)
+    for path in candidates:
         try:
             manifest = verify_checkpoint(path)
         except CheckpointError as error:
             warn(f"{error}; falling back to the checkpoint before it")
             continue
         if REPLAY_PART in manifest["parts"]:
-            return path, True
+            return path
         without_replay = without_replay or path
-    if without_replay is None:
-        raise CheckpointError(f"{run_path} has no checkpoint to resume from; start the run again with rl-training train")
-    return without_replay, False
+    if candidates and without_replay is None:
+        raise CheckpointError(
+            f"none of the checkpoints of {run_path} can be read; start the run again with: rl-training train --config "
+            f"{run_path / CONFIG_FILE}"
+        )
+    return without_replay
 
 
 def find_checkpoint(path: Path, warn: Callable[[str], None]) -> Path:

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from rl_training.types import ActionSpec, Array
 
+#: The logit of a forbidden action: its probability is exactly 0 and, unlike with minus infinity, its entropy term too.
+FORBIDDEN = -1e8
 _LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 

@@ -103,8 +103,8 @@ class ActorCritic(nn.Module):
         )
         self.head = make_action_head(spec.action, initial_log_std)
         inputs = self.encoder.features
-        self.actor = MLP(inputs, hidden, self.head.outputs, generator, activation, POLICY_GAIN)
-        self.critic = MLP(inputs, hidden, 1, generator, activation, VALUE_GAIN)
+        self.actor = MLP([inputs, *hidden, self.head.outputs], generator, activation=activation, output_gain=POLICY_GAIN)
+        self.critic = MLP([inputs, *hidden, 1], generator, activation=activation, output_gain=VALUE_GAIN)
 
     def forward(self, prepared: Tensor) -> tuple[Tensor, Tensor]:
         features = self.encoder(prepared)

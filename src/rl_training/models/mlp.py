@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.models.noisy import NoisyArrays, NoisyLinear
+
 #: By name, the same function for torch and, in place, for numpy.
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[NDArray[np.float32]], Any]]] = {
     "relu": (F.relu, lambda x: np.maximum(x, 0.0, out=x)),
@@ -35,54 +37,66 @@ def make_linear(inputs: int, outputs: int, generator: torch.Generator, gain: flo
 
 
 class MLP(nn.Module):
-    """Linear layers with an activation between them and none after the last.
+    """Linear (or noisy) layers of these sizes, with an activation between them and, with ``activate_last``, after the last.
 
-    With ``output_gain`` the layers are orthogonal: sqrt(2) inside, that gain at the end.
+    With ``output_gain`` linear layers are orthogonal: sqrt(2) inside, that gain at the end.
     """
 
     def __init__(
         self,
-        inputs: int,
-        hidden: Sequence[int],
-        outputs: int,
+        sizes: Sequence[int],
         generator: torch.Generator,
+        *,
+        noisy: bool = False,
         activation: str = "relu",
+        activate_last: bool = False,
         output_gain: float | None = None,
     ) -> None:
         super().__init__()
-        sizes = list(pairwise([inputs, *hidden, outputs]))
-        inner_gain = None if output_gain is None else math.sqrt(2.0)
-        self.linears = [make_linear(i, o, generator, inner_gain) for i, o in sizes[:-1]]
-        self.linears.append(make_linear(*sizes[-1], generator, output_gain))
+        self.linears: list[nn.Linear | NoisyLinear] = []
+        for i, (inputs, outputs) in enumerate(pairwise(sizes), start=2):
+            gain = output_gain if i == len(sizes) or output_gain is None else math.sqrt(2.0)
+            make = NoisyLinear(inputs, outputs, generator) if noisy else make_linear(inputs, outputs, generator, gain)
+            self.linears.append(make)
         self.layers = nn.ModuleList(self.linears)
         self.activation = activation
         self._activate = ACTIVATIONS[activation][0]
+        self.activate_last = activate_last
+        self.features = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         # F.linear on the parameters: calling each layer as a module would cost as much again as the arithmetic.
-        *inner, last = self.linears
-        for layer in inner:
-            x = self._activate(F.linear(x, layer.weight, layer.bias))
-        return F.linear(x, last.weight, last.bias)
+        last = len(self.linears) - 1
+        for i, layer in enumerate(self.linears):
+            x = F.linear(x, layer.weight, layer.bias)
+            if i < last or self.activate_last:
+                x = self._activate(x)
+        return x
 
-    def numpy_forward(self) -> NumpyMLP:
-        """The same function on numpy arrays. It reads the parameters where they lie, so it follows every in-place update."""
-        return NumpyMLP(self)
+    def numpy_forward(self, noisy: bool = False) -> NumpyMLP:
+        """The same function on numpy arrays, with the noise of noisy layers or without. It reads the parameters where they
+        lie, so it follows every in-place update."""
+        return NumpyMLP(self, noisy)
 
 
 class NumpyMLP:
     """An ``MLP`` on the CPU without torch's overhead per call: 5 times faster on the few observations of a vector step."""
 
-    def __init__(self, mlp: MLP) -> None:
-        layers = [(layer.weight.detach().numpy().T, layer.bias.detach().numpy()) for layer in mlp.linears]
-        *self._inner, (self._weight, self._bias) = layers
+    def __init__(self, mlp: MLP, noisy: bool) -> None:
+        self._layers: list[tuple[NDArray[np.float32], NDArray[np.float32]] | NoisyArrays] = [
+            NoisyArrays(layer, noisy)
+            if isinstance(layer, NoisyLinear)
+            else (layer.weight.detach().numpy().T, layer.bias.detach().numpy())
+            for layer in mlp.linears
+        ]
+        self._active = [True] * (len(mlp.linears) - 1) + [mlp.activate_last]
         self._activate = ACTIVATIONS[mlp.activation][1]
 
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        for weight, bias in self._inner:
+        for layer, active in zip(self._layers, self._active, strict=False):
+            weight, bias = layer.current() if isinstance(layer, NoisyArrays) else layer
             x = x @ weight
             x += bias
-            self._activate(x)
-        x = x @ self._weight
-        x += self._bias
+            if active:
+                self._activate(x)
         return x

@@ -1,30 +1,34 @@
-"""Q-values of a vector observation, one per discrete action."""
+"""Q-values, one per discrete action: what DQN learns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from rl_training.models.mlp import MLP
+from rl_training.models.value_head import ValueHead
 from rl_training.models.value_network import ValueNetwork
 from rl_training.types import Array
 
 
-class MLPQNetwork(ValueNetwork):
-    """``forward``: (batch, obs_dim) -> Q-values (batch, action_dim). ``act``: the greedy actions (batch,)."""
-
-    def __init__(self, obs_dim: int, action_dim: int, hidden: Sequence[int], generator: torch.Generator) -> None:
-        super().__init__()
-        self.mlp = MLP(obs_dim, hidden, action_dim, generator)
+class QNetwork(ValueNetwork):
+    """``forward``: (batch, ...) -> Q-values (batch, action)."""
 
     def forward(self, obs: Tensor) -> Tensor:
-        q_values: Tensor = self.mlp(obs)
-        return q_values
+        return self.atoms(obs).squeeze(2)
 
     def q_values(self, obs: Tensor) -> Tensor:
         return self.forward(obs)
 
-    def numpy_q_function(self) -> Callable[[Array], Array]:
-        return self.mlp.numpy_forward()
+    def numpy_reduce(self, atoms: Array) -> Array:
+        return atoms[:, :, 0]
+
+
+class MLPQNetwork(QNetwork):
+    """``QNetwork`` on vector observations, with hidden layers of these widths."""
+
+    def __init__(self, obs_dim: int, action_dim: int, hidden: Sequence[int], generator: torch.Generator) -> None:
+        trunk = MLP([obs_dim, *hidden[:-1]], generator, activate_last=True)
+        super().__init__(trunk, ValueHead(trunk.features, hidden[-1:], action_dim, generator))

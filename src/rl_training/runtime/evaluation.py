@@ -54,7 +54,7 @@ def evaluate_policy(
     while active:
         if should_stop():
             return None
-        output = policy.act(pool.obs, carry)
+        output = policy.act(pool.obs, carry, action_mask=pool.action_mask)
         step, finished = pool.step(output.action, active)
         carry = policy.reset_carry(output.carry, step.ended)
         for episode in finished:

@@ -59,7 +59,7 @@ class OffPolicyLearner(Learner):
     def __init__(self, algorithm: OffPolicyAlgorithm, num_envs: int, streams: RandomStreams, timer: PhaseTimer) -> None:
         self.algorithm = algorithm
         self.recorder = algorithm.make_recorder(num_envs)
-        self.buffer: Buffer = algorithm.make_buffer(streams)
+        self.buffer: Buffer = algorithm.make_buffer(num_envs, streams)
         self.updates = 0
         self._learn_from = algorithm.config.learning_starts
         self._due = Due(algorithm.config.train_freq)
@@ -85,14 +85,18 @@ class OffPolicyLearner(Learner):
             return
         self._due.add(len(step.reward))
         for _ in range(self._due.settle() * config.gradient_steps):
-            batch = self.buffer.sample(config.batch_size)
+            batch = self.algorithm.sample(self.buffer, env_steps)
             self._timer.lap("sampling")
             self._last = self.algorithm.update(batch, env_steps)
             self.updates += 1
             self._timer.lap("update")
+            if batch.indices is not None and self._last.priorities is not None:
+                self.buffer.update_priorities(batch.indices, self._last.priorities.cpu().numpy())
+                self._timer.lap("sampling")
 
     def discard(self, env_index: int) -> None:
         self.recorder.discard(env_index)
+        self.buffer.discard(env_index)
 
     def state_dict(self) -> State:
         return {

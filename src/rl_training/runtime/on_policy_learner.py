@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.data import RolloutBuffer
-from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import PhaseTimer
 from rl_training.runtime.learner import Learner
 from rl_training.types import PolicyOutput, State, Step, UpdateResult
@@ -13,7 +12,7 @@ from rl_training.types import PolicyOutput, State, Step, UpdateResult
 class OnPolicyLearner(Learner):
     """Rollout -> algorithm, for every algorithm that learns from what its policy has just done."""
 
-    def __init__(self, algorithm: OnPolicyAlgorithm, num_envs: int, streams: RandomStreams, timer: PhaseTimer) -> None:
+    def __init__(self, algorithm: OnPolicyAlgorithm, num_envs: int, timer: PhaseTimer) -> None:
         self.algorithm = algorithm
         spec, policy = algorithm.policy.spec, algorithm.policy
         self.rollout = RolloutBuffer(
@@ -23,9 +22,9 @@ class OnPolicyLearner(Learner):
             spec.action.shape,
             obs_dtype=spec.observation.dtype,
             action_dtype=spec.action.dtype,
+            masked_actions=spec.action.count if spec.action.masked else 0,
             carry=policy.initial_carry(num_envs),
         )
-        self._order = streams["minibatch"]
         self._timer = timer
         self.updates = 0
         self._last: UpdateResult | None = None
@@ -41,10 +40,10 @@ class OnPolicyLearner(Learner):
 
     def observe(self, step: Step, output: PolicyOutput, env_steps: int) -> None:
         next_carry = self.algorithm.policy.reset_carry(output.carry, step.ended)
-        self.rollout.add(step, output.carry, next_carry)
+        self.rollout.add(step, output.carry, next_carry, output.extras.get("action_mask"))
         self._timer.lap("rest")
         if self.rollout.full:
-            self._last = self.algorithm.update(self.rollout.rollout(), self._order, env_steps)
+            self._last = self.algorithm.update(self.rollout.rollout(), env_steps)
             self.updates = self.algorithm.updates
             self.rollout.clear()
             self._timer.lap("update")

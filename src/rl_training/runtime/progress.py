@@ -57,7 +57,7 @@ class _TimedProgress(Progress):
 
     def update(self, watched: Watched) -> None:
         now = time.monotonic()
-        if now >= self._next:
+        if now >= self._next or watched.env_steps >= self._total:
             self._next = now + self.seconds
             self._show(watched)
 

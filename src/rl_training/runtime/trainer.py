@@ -8,32 +8,31 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
+import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from rl_training.algorithms.base import Algorithm, Policy, init_generator
-from rl_training.envs.factory import EnvFactory, RegisteredEnv
+from rl_training.envs.factory import EnvFactory
 from rl_training.envs.pool import EnvPool
-from rl_training.envs.wrappers import WrappedEnv
-from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault
+from rl_training.errors import CheckpointError, EnvironmentFault
 from rl_training.experiment.checkpoint import read_checkpoint, read_manifest, write_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.metrics import MetricsLog
 from rl_training.experiment.registry import get_algorithm
-from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS, Run, last_good_checkpoint, open_run, owning_run
+from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS, Run
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.learner import Learner
 from rl_training.runtime.learners import make_learner
 from rl_training.runtime.progress import Progress
+from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
 from rl_training.types import PolicyOutput, State
 
@@ -80,7 +79,7 @@ class Trainer:
             algorithm_class: Any = entry.load()
             policy = algorithm_class.make_policy(config.algo_kwargs, self.pool.spec, init_generator(config.seed))
             policy.network.to(usable_device(config.device))
-            self.algorithm: Algorithm = algorithm_class(policy, config.algo_kwargs)
+            self.algorithm: Algorithm = algorithm_class(policy, config.algo_kwargs, self.streams)
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.streams, self.timer)
         self._carry = self.policy.initial_carry(config.num_envs)
         self._pending: PolicyOutput | None = None
@@ -99,7 +98,9 @@ class Trainer:
         self._checkpoints = 0
         self._started = False
         self._saved_at = -1
-        self._earlier_seconds = 0.0
+        self._metrics_bytes = 0
+        self._earlier_seconds = self._earlier_cpu_seconds = 0.0
+        self._cpu_start = time.process_time()
 
     @property
     def policy(self) -> Policy:
@@ -158,7 +159,13 @@ class Trainer:
         timer = self.timer
         timer.lap("rest")
         if self._pending is None:
-            self._pending = self.policy.act(self.pool.obs, self._carry, rng=self.streams["explore"], env_steps=self.env_steps)
+            self._pending = self.policy.act(
+                self.pool.obs,
+                self._carry,
+                rng=self.streams["explore"],
+                env_steps=self.env_steps,
+                action_mask=self.pool.action_mask,
+            )
             timer.lap("acting")
         output = self._pending  # kept until the step has succeeded: a run saved after a fault repeats it
         step, finished = self.pool.step(output.action)
@@ -190,14 +197,13 @@ class Trainer:
             self._checkpoint(final=False)
         self.progress.update(self)
 
-    def evaluate(self, episodes: int, should_stop: Callable[[], bool] | StopRequest | None = None) -> EvaluationResult | None:
+    def evaluate(self, episodes: int, stop: StopRequest | None = None) -> EvaluationResult | None:
         """The deterministic policy on evaluation environments; training notices nothing of it."""
         if self._eval_pool is None:
             self._eval_pool = self._make_pool("eval", self.config.eval.num_envs, "inline")
-        ask = should_stop if callable(should_stop) else (lambda: bool(should_stop))
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
-            result = evaluate_policy(self.policy, self._eval_pool, episodes, ask)
+            result = evaluate_policy(self.policy, self._eval_pool, episodes, lambda: bool(stop))
         self.timer.lap("evaluation")
         return result
 
@@ -238,6 +244,7 @@ class Trainer:
         seconds = self._earlier_seconds + self.timer.total
         return {
             "time/seconds": round(seconds, 3),
+            "time/cpu_seconds": round(self._earlier_cpu_seconds + time.process_time() - self._cpu_start, 3),
             "time/steps_per_second": round(self.env_steps / max(seconds, 1e-9), 1),
         }
 
@@ -255,8 +262,6 @@ class Trainer:
             self._metrics_bytes = self._log.position()
             self._log.close()
             self._log = None
-
-    _metrics_bytes = 0
 
     # ------------------------------------------------------------------------------------------- checkpoints
 
@@ -367,7 +372,7 @@ class Trainer:
             for index in strayed:
                 self.learner.discard(index)
         self._metrics_bytes = info["metrics_bytes"]
-        self._earlier_seconds = info["time/seconds"]
+        self._earlier_seconds, self._earlier_cpu_seconds = info["time/seconds"], info["time/cpu_seconds"]
         self._started = True
 
     def close(self) -> None:
@@ -377,85 +382,3 @@ class Trainer:
             self._eval_pool.close()
         if self.run is not None:
             self.run.close()
-
-
-def make_pool(
-    config: TrainConfig, factory: EnvFactory | None, stream: str, num_envs: int, workers: str = "inline"
-) -> EnvPool:
-    """The environments of a config, or those that the factory makes instead."""
-    factory = factory or RegisteredEnv(config.env_id, config.env_kwargs)
-    return EnvPool(
-        WrappedEnv(factory, config.wrappers) if config.wrappers else factory,
-        num_envs=num_envs,
-        seed=config.seed,
-        stream=stream,
-        env_id=config.env_id,
-        workers=workers,
-        fresh=config.env_fresh,
-    )
-
-
-def usable_device(name: str) -> torch.device:
-    """The device of this name, if this machine has it."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"device '{name}' cannot be used here ({str(error).splitlines()[0]}); use device: cpu") from error
-    return device
-
-
-def start_training(
-    config: TrainConfig,
-    *,
-    factory: EnvFactory | None = None,
-    progress: Progress | None = None,
-    command: str | None = None,
-) -> Trainer:
-    """A trainer at step 0 with a new run directory."""
-    # The environment comes first: a mistake there must not leave an empty run behind.
-    trainer = Trainer(config, factory=factory, progress=progress)
-    trainer.run = Run.create(config, command if command is not None else shlex.join(sys.argv))
-    return trainer
-
-
-def train_to_the_end(config: TrainConfig) -> TrainResult:
-    """What the trainer of every algorithm does: a new run, trained from its config to its end."""
-    trainer = start_training(config)
-    try:
-        return trainer.train()
-    finally:
-        trainer.close()
-
-
-def resume_training(
-    path: Path,
-    *,
-    total_timesteps: int | None = None,
-    factory: EnvFactory | None = None,
-    progress: Progress | None = None,
-    warn: Callable[[str], None],
-) -> Trainer:
-    """A trainer at the last good checkpoint of a run directory, or at the checkpoint that the path names."""
-    run_path, checkpoint = owning_run(path)
-    run = open_run(run_path)
-    try:
-        exact = True
-        if checkpoint is None:
-            checkpoint, exact = last_good_checkpoint(run_path, warn)
-        reached = read_manifest(checkpoint)["info"]["step"]
-        if total_timesteps is not None and total_timesteps < reached:
-            raise ConfigError(
-                f"the run {run_path} is already at step {reached}; --total-timesteps must be at least that, not "
-                f"{total_timesteps}"
-            )
-        if total_timesteps is not None and total_timesteps != run.config.total_timesteps:
-            run.extend(total_timesteps)
-        if not exact:
-            warn(f"{checkpoint} holds no replay, so training goes on with an empty one and not bit for bit as before")
-        trainer = Trainer(run.config, run=run, factory=factory, progress=progress)
-        trainer.restore(checkpoint)
-        return trainer
-    except BaseException:
-        run.close()
-        raise

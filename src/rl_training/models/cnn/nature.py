@@ -28,7 +28,8 @@ def make_conv(inputs: int, outputs: int, kernel: int, stride: int, generator: to
 
 
 class NatureCNN(nn.Module):
-    """(batch, channel, height, width) uint8 in 0..255 -> (batch, features), with ReLU after each layer.
+    """(batch, channel, height, width) uint8 in 0..255 -> (batch, features), with ReLU after each layer. Without
+    ``features`` the linear layer is left out.
 
     Convolutions run in channels-last memory, which is 1.5 times as fast on a CPU.
     """
@@ -37,7 +38,7 @@ class NatureCNN(nn.Module):
         self,
         shape: Sequence[int],
         generator: torch.Generator,
-        features: int = 512,
+        features: int | None = 512,
         layers: Sequence[Layer] = NATURE_LAYERS,
     ) -> None:
         super().__init__()
@@ -53,11 +54,13 @@ class NatureCNN(nn.Module):
                 )
         self.convs = convs
         self.layers = nn.ModuleList(convs)
-        self.head = make_linear(channels * height * width, features, generator)
-        self.features = features
+        flat = channels * height * width
+        self.head = None if features is None else make_linear(flat, features, generator)
+        self.features = flat if features is None else features
 
     def forward(self, images: Tensor) -> Tensor:
         x = images.to(torch.float32, memory_format=torch.channels_last) / 255.0
         for conv in self.convs:
             x = F.relu(F.conv2d(x, conv.weight, conv.bias, conv.stride))
-        return F.relu(F.linear(x.flatten(1), self.head.weight, self.head.bias))
+        x = x.flatten(1)
+        return x if self.head is None else F.relu(F.linear(x, self.head.weight, self.head.bias))

@@ -42,8 +42,8 @@ class RecurrentActorCritic(nn.Module):
             LSTMCore(self.encoder.features, lstm_size, lstm_layers, generator) for _ in range(1 if shared_lstm else 2)
         ]
         self.core_modules = nn.ModuleList(self.cores)
-        self.actor = MLP(lstm_size, hidden, self.head.outputs, generator, activation, POLICY_GAIN)
-        self.critic = MLP(lstm_size, hidden, 1, generator, activation, VALUE_GAIN)
+        self.actor = MLP([lstm_size, *hidden, self.head.outputs], generator, activation=activation, output_gain=POLICY_GAIN)
+        self.critic = MLP([lstm_size, *hidden, 1], generator, activation=activation, output_gain=VALUE_GAIN)
 
     def initial_state(self, batch: int) -> Carry:
         return tuple(array for core in self.cores for array in core.initial_state(batch))

@@ -1,0 +1,111 @@
+"""Does it learn? Trains packaged configs on several seeds and holds the final policies against published figures.
+
+    python benchmarks/learning.py                       everything in learning.yaml, then the table in docs/benchmarks.md
+    python benchmarks/learning.py dqn/cartpole --jobs 2
+    python benchmarks/learning.py --report              only write the table from what has been run
+
+Runs go to runs/learning/<config>/seed<k>; one that is finished is not run again, one that was stopped is resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+RUNS = ROOT / "runs" / "learning"
+RESULTS = Path(__file__).parent / "results" / "learning.json"
+REPORT = ROOT / "docs" / "benchmarks.md"
+MARKS = ("<!-- learning: begin -->", "<!-- learning: end -->")
+
+
+def main() -> int:
+    references: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "learning.yaml").read_text())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("configs", nargs="*", help=f"of {', '.join(references)}")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default 2)")
+    parser.add_argument("--report", action="store_true", help="run nothing, write the table")
+    arguments = parser.parse_args()
+    chosen = arguments.configs or list(references)
+    if not arguments.report:
+        jobs = [(config, seed) for config in chosen for seed in range(references[config]["seeds"])]
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            for config, seed, outcome in pool.map(lambda job: run(*job), jobs):
+                print(f"{config} seed {seed}: {outcome['return']:.1f} in {outcome['seconds']:.0f} s", flush=True)
+                record(config, seed, outcome)
+    write_report(references)
+    return 0
+
+
+def run(config: str, seed: int) -> tuple[str, int, dict[str, float]]:
+    """Trains one seed, or goes on with it, in a process of its own."""
+    path = RUNS / config / f"seed{seed}"
+    if not (path / "evaluation.json").exists():
+        rl_training = [sys.executable, "-m", "rl_training"]
+        if list(path.glob("checkpoints/step-*")):
+            command = [*rl_training, "resume", str(path), "--quiet"]
+        else:
+            command = [*rl_training, "train", "--config", config, "--seed", str(seed), "--output-dir", str(path), "--quiet"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    evaluation = json.loads((path / "evaluation.json").read_text())
+    log = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    seconds = max(line["time/seconds"] for line in log)
+    return config, seed, {"return": evaluation["return_mean"], "steps": evaluation["step"], "seconds": seconds}
+
+
+def load_results() -> dict[str, dict[str, dict[str, float]]]:
+    results: dict[str, dict[str, dict[str, float]]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return results
+
+
+def record(config: str, seed: int, outcome: dict[str, float]) -> None:
+    results = load_results()
+    results.setdefault(config, {})[str(seed)] = outcome
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+
+
+def verdict(reference: dict[str, Any], returns: list[float]) -> str:
+    if len(returns) < reference["seeds"]:
+        return f"incomplete: {len(returns)} of {reference['seeds']} seeds"
+    if reference.get("median"):
+        return "pass" if statistics.median(returns) >= reference["threshold"] else "FALLS SHORT"
+    passed = sum(value >= reference["threshold"] for value in returns)
+    return f"{'pass' if passed >= reference['passing'] else 'FALLS SHORT'}: {passed} of {len(returns)}"
+
+
+def write_report(references: dict[str, dict[str, Any]]) -> None:
+    """Puts the table between the marks of docs/benchmarks.md."""
+    results = load_results()
+    lines = [
+        "| config | steps | final return, by seed | median | bar | verdict | published | seconds a seed |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for config, reference in references.items():
+        outcomes = [results.get(config, {})[key] for key in sorted(results.get(config, {}), key=int)]
+        if not outcomes:
+            lines.append(f"| {config} | | not run | | {reference['threshold']} | | {reference['source']} | |")
+            continue
+        returns = [outcome["return"] for outcome in outcomes]
+        rule = "median" if reference.get("median") else f"{reference['passing']} of {reference['seeds']}"
+        lines.append(
+            f"| {config} | {outcomes[0]['steps']} | {', '.join(f'{value:.0f}' for value in returns)} "
+            f"| {statistics.median(returns):.1f} | {reference['threshold']} ({rule}) | {verdict(reference, returns)} "
+            f"| {reference['source']} | {statistics.median(outcome['seconds'] for outcome in outcomes):.0f} |"
+        )
+    before, _, rest = REPORT.read_text().partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    REPORT.write_text(before + MARKS[0] + "\n" + "\n".join(lines) + "\n" + MARKS[1] + after)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

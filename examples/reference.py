@@ -1,0 +1,47 @@
+"""What the reference scripts share: the whole life of an agent, from a packaged config to an exported policy."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from rl_training import ManagedAlgorithm
+
+SMOKE: dict[str, Any] = {
+    "total_timesteps": 400,
+    "eval": {"interval": 0, "final_episodes": 1, "num_envs": 1},
+    "checkpoint": {"interval": 0},
+    "learning_starts": 50,
+}
+
+
+def run_reference(algorithm: type[ManagedAlgorithm], config: str, description: str | None) -> None:
+    """Trains from the config, evaluates, plays one episode by hand, and exports."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="a tiny run, to see that everything works")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output-dir", type=Path, default=Path("runs") / "reference" / config)
+    arguments = parser.parse_args()
+
+    settings = SMOKE if arguments.smoke else {}
+    agent = algorithm.from_config(config, seed=arguments.seed, output_dir=str(arguments.output_dir), **settings)
+    agent.learn(progress=True)
+    result = agent.evaluate(episodes=2 if arguments.smoke else 100)
+    print(f"greedy return: {result.mean_return:.1f} +- {result.std_return:.1f}")
+
+    env = gym.make(agent.config.env_id)
+    obs, _ = env.reset(seed=arguments.seed)
+    state, total, over = None, 0.0, False
+    while not over:
+        action, state = agent.predict(obs, state)
+        obs, reward, terminated, truncated, _ = env.step(action)
+        total += float(reward)
+        over = terminated or truncated
+    print(f"one episode by hand: {total:.1f}")
+
+    exported = agent.export(arguments.output_dir / "policy.safetensors")
+    print(f"run directory: {arguments.output_dir}; exported policy: {exported}")
+    agent.close()

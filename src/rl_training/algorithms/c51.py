@@ -1,0 +1,82 @@
+"""C51: a categorical distribution of the return (Bellemare et al., arXiv:1707.06887)."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from rl_training.algorithms.config import Integer, Number
+from rl_training.algorithms.value import (
+    EpsilonGreedyPolicy,
+    LossOutput,
+    ValueAlgorithm,
+    ValueConfig,
+    Values,
+    make_body,
+    select_actions,
+    take_action,
+)
+from rl_training.models import CategoricalQNetwork
+from rl_training.types import SpaceSpec, TransitionBatch
+
+
+class C51Config(ValueConfig):
+    """Settings of C51."""
+
+    num_atoms: Annotated[Integer, Field(ge=2)] = Field(51, description="points of the distribution, for each action")
+    v_min: Number = Field(-10.0, description="smallest return that can be told apart")
+    v_max: Number = Field(10.0, description="largest return that can be told apart")
+
+    @model_validator(mode="after")
+    def _range_is_not_empty(self) -> C51Config:
+        if self.v_min >= self.v_max:
+            raise ValueError(f"v_min ({self.v_min}) must be below v_max ({self.v_max})")
+        return self
+
+
+def categorical_projection(values: Tensor, probabilities: Tensor, support: Tensor) -> Tensor:
+    """Moves mass from arbitrary values (batch, j) onto an even support (i,), each between its two neighbours: (batch, i).
+
+    Equation 7. The mass that falls exactly on an atom stays there whole; values beyond the ends count as the ends.
+    """
+    assert values.shape == probabilities.shape
+    count = len(support)
+    step = (support[-1] - support[0]) / (count - 1)
+    position = ((values - support[0]) / step).clamp(0.0, count - 1.0)
+    lower = position.floor()
+    upper_share = position - lower
+    index = lower.long()
+    projected = values.new_zeros(len(values), count + 1)  # one atom too many: the upper neighbour of the last
+    projected.scatter_add_(1, index, probabilities * (1.0 - upper_share))
+    projected.scatter_add_(1, index + 1, probabilities * upper_share)
+    return projected[:, :count]
+
+
+class C51(ValueAlgorithm):
+    """Deep Q-learning of the whole distribution of the return, on fixed atoms."""
+
+    config_class = C51Config
+    config: C51Config
+
+    @classmethod
+    def make_policy(cls, config: C51Config, spec: SpaceSpec, generator: torch.Generator) -> EpsilonGreedyPolicy:
+        trunk, head = make_body(config, spec, generator, atoms=config.num_atoms)
+        return EpsilonGreedyPolicy(CategoricalQNetwork(trunk, head, config.v_min, config.v_max), spec, config)
+
+    def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
+        support = cast("CategoricalQNetwork", self.target).support
+        with torch.no_grad():
+            next_probabilities = target(batch.next_obs).softmax(dim=2)
+            chooser = online(batch.next_obs).softmax(dim=2) if self.config.double else next_probabilities
+            bootstrap = take_action(next_probabilities, select_actions(chooser @ support, batch))
+            values = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * support
+            projected = categorical_projection(values, bootstrap, support)
+        logits = take_action(online(batch.obs), batch.action)
+        loss = -(projected * F.log_softmax(logits, dim=1)).sum(dim=1)
+        value, target_mean = logits.detach().softmax(dim=1) @ support, projected @ support
+        metrics = {"q_value_mean": value, "target_mean": target_mean, "td_error_mean": (target_mean - value).abs()}
+        return LossOutput(loss, metrics, loss.detach())  # Rainbow's priority: the cross-entropy itself

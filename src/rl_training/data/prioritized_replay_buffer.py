@@ -1,0 +1,87 @@
+"""Replay in which surprising transitions come up more often (Schaul et al., arXiv:1511.05952)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.sum_tree import SumTree
+from rl_training.types import State, TransitionBatch, Transitions
+
+#: added to every priority, so that nothing is forgotten for ever
+SMALLEST_PRIORITY = 1e-6
+
+
+class PriorityIndex:
+    """Priorities p^alpha of numbered items: proportional, stratified sampling and importance weights.
+
+    ``alpha`` is applied once, when a priority is written. A new item gets the largest priority ever seen.
+    """
+
+    def __init__(self, capacity: int, alpha: float, rng: np.random.Generator) -> None:
+        self.alpha = alpha
+        self._tree = SumTree(capacity)
+        self._rng = rng
+        self._largest = 1.0  # before alpha
+
+    def add(self, indices: NDArray[np.int64]) -> None:
+        """Items that are new at these places."""
+        self._tree.set(indices, np.full(len(indices), self._largest**self.alpha))
+
+    def update(self, indices: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
+        """What the last update thinks of these items; among duplicates the last one counts."""
+        positive = np.abs(priorities).astype(np.float64) + SMALLEST_PRIORITY
+        self._largest = max(self._largest, float(positive.max()))
+        self._tree.set(indices, positive**self.alpha)
+
+    def sample(self, count: int, items: int, beta: float) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Places, one from each of ``count`` equal shares of the total, and weights (N P)^-beta / the largest of them."""
+        total = self._tree.total
+        shares = (np.arange(count) + self._rng.random(count)) / count
+        indices = self._tree.sample(shares * total)
+        weights = (items * self._tree.get(indices) / total) ** -beta
+        return indices, (weights / weights.max()).astype(np.float32)
+
+    def state_dict(self, items: int) -> State:
+        return {"priorities": self._tree.leaves(items), "largest": self._largest}
+
+    def load_state_dict(self, state: State) -> None:
+        self._tree.load(state["priorities"])
+        self._largest = float(state["largest"])
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """``ReplayBuffer`` with priorities; a sample carries ``weights`` and the ``indices`` to update."""
+
+    def __init__(
+        self, capacity: int, obs_shape: tuple[int, ...], *, alpha: float, rng: np.random.Generator, **options: Any
+    ) -> None:
+        super().__init__(capacity, obs_shape, rng=rng, **options)
+        self._priorities = PriorityIndex(capacity, alpha, rng)
+
+    def add(self, transitions: Transitions) -> None:
+        start = self._next
+        super().add(transitions)
+        count = 1 if np.ndim(transitions.reward) == 0 else len(transitions.reward)
+        self._priorities.add((start + np.arange(count)) % self.capacity)
+
+    def sample(self, batch_size: int, beta: float = 0.4) -> TransitionBatch:
+        """``batch_size`` transitions in proportion to their priorities."""
+        if len(self) == 0:
+            raise ValueError("cannot sample from an empty replay buffer")
+        indices, weights = self._priorities.sample(batch_size, len(self), beta)
+        return self.gather(indices)._replace(weights=torch.from_numpy(weights).to(self._device), indices=indices)
+
+    def update_priorities(self, indices: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
+        self._priorities.update(indices, priorities)
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), **self._priorities.state_dict(len(self))}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self._priorities.load_state_dict(state)

@@ -1,0 +1,126 @@
+"""Leaves drawn in proportion to their values, for prioritised replay (Schaul et al. 2016, arXiv:1511.05952, appendix B.2.1).
+
+Plain numpy: 16 children a node, and a running sum over the top layer, which has at most 4096 nodes. At 1e6 leaves, 256
+draws and 256 changes take about 155 us of one core (209 with 4 children, 168 with 8, 175 with 32, 322 with 64; a compiled
+binary tree in numba 135, for 200 MB of packages and a second of start-up). With weights and the gather of the records it is
+250 to 300 us, where cpprb 11.0 takes 440 to 520 on the same core.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FAN_OUT = 16  # a power of two
+TOP_NODES = 4096  # so many are searched at once
+
+
+class SumTree:
+    """``capacity`` values, none negative; leaf i owns an interval as long as its value, in the order of the leaves.
+
+    Every inner node is summed anew from its children in one fixed order, never adjusted by a difference: nothing drifts,
+    and a tree built from saved leaves equals the saved one bit for bit.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"a sum tree needs at least one leaf, not {capacity}")
+        self.capacity = capacity
+        self._layers: list[NDArray[np.float64]] = []  # leaves first; all but the last padded to whole families
+        nodes = capacity
+        while nodes > TOP_NODES:
+            families = -(-nodes // FAN_OUT)
+            self._layers.append(np.zeros(families * FAN_OUT))
+            nodes = families
+        self._layers.append(np.zeros(nodes))
+        self._top_ends: NDArray[np.float64] | None = None  # where the top nodes' intervals end; None: to be summed anew
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that the tree takes."""
+        return sum(layer.nbytes for layer in self._layers) + self._layers[-1].nbytes
+
+    @property
+    def total(self) -> float:
+        """The sum of all values."""
+        return float(self._ends()[-1])
+
+    def get(self, indices: ArrayLike) -> NDArray[np.float64]:
+        """The values of these leaves."""
+        return self._layers[0][self._checked(indices)]
+
+    def set(self, indices: ArrayLike, values: ArrayLike) -> None:
+        """Gives leaves new values. Of an index that comes twice the last value stays."""
+        nodes = np.atleast_1d(self._checked(indices))
+        sums = np.broadcast_to(_checked_values(values), nodes.shape)
+        if nodes.size == 0:
+            return
+        self._layers[0][nodes] = sums
+        for children, parents in zip(self._layers, self._layers[1:], strict=False):
+            nodes = nodes // FAN_OUT
+            parents[nodes] = _sum_rows(children.reshape(-1, FAN_OUT).take(nodes, axis=0))
+        self._top_ends = None
+
+    def sample(self, targets: ArrayLike) -> NDArray[np.int64]:
+        """The leaves whose intervals hold these points of [0, total). A leaf of value 0 is never among them."""
+        ends = self._ends()
+        if not ends[-1] > 0.0:
+            raise ValueError("cannot sample from a tree whose values are all 0")
+        rest = np.minimum(np.asarray(targets, np.float64), _just_below(ends[-1]))
+        nodes: NDArray[np.int64] = ends.searchsorted(rest, side="right")
+        rest = rest - np.where(nodes > 0, ends[nodes - 1], 0.0)
+        for layer in reversed(self._layers[:-1]):
+            ends = layer.reshape(-1, FAN_OUT).take(nodes, axis=0).cumsum(axis=1)  # (target, child)
+            # Rounding can leave a rest that reaches the end of its node. Just below that end it still falls to a child
+            # whose own value lengthens the running sum, which a child of value 0 does not do.
+            rest = np.minimum(rest, _just_below(ends[:, -1]))
+            children = (ends > rest[:, None]).argmax(axis=1)
+            starts = np.take(ends, np.arange(0, ends.size, FAN_OUT) + children - 1, mode="wrap")
+            rest = rest - np.where(children > 0, starts, 0.0)
+            nodes = nodes * FAN_OUT + children
+        return nodes
+
+    def leaves(self, count: int) -> NDArray[np.float64]:
+        """A copy of the first ``count`` values, all that has to be saved."""
+        return np.array(self._layers[0][: min(count, self.capacity)])
+
+    def load(self, values: ArrayLike) -> None:
+        """Takes over saved leaves; those beyond them become 0."""
+        saved = np.atleast_1d(_checked_values(values))
+        if len(saved) > self.capacity:
+            raise ValueError(f"{len(saved)} values do not fit a tree of {self.capacity} leaves")
+        self._layers[0][: len(saved)] = saved
+        self._layers[0][len(saved) :] = 0.0
+        for children, parents in zip(self._layers, self._layers[1:], strict=False):
+            parents[: len(children) // FAN_OUT] = _sum_rows(children.reshape(-1, FAN_OUT))
+        self._top_ends = None
+
+    def _ends(self) -> NDArray[np.float64]:
+        if self._top_ends is None:
+            self._top_ends = self._layers[-1].cumsum()
+        return self._top_ends
+
+    def _checked(self, indices: ArrayLike) -> NDArray[np.int64]:
+        checked = np.asarray(indices, np.int64)
+        # As unsigned numbers the negative ones are too large as well: one pass sees both ends.
+        if checked.size and checked.view(np.uint64).max() >= self.capacity:
+            raise IndexError(f"a leaf outside 0 ... {self.capacity - 1}")
+        return checked
+
+
+def _checked_values(values: ArrayLike) -> NDArray[np.float64]:
+    checked = np.asarray(values, np.float64)
+    if checked.size and not (checked.min() >= 0.0 and checked.max() < np.inf):  # a NaN fails the first comparison
+        raise ValueError("values must be finite and not negative")
+    return checked
+
+
+def _sum_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Neighbours, then neighbours of those: the same order however many rows there are, which ``sum`` does not promise."""
+    while rows.shape[1] > 1:
+        rows = rows[:, ::2] + rows[:, 1::2]
+    return rows[:, 0]
+
+
+def _just_below(ends: ArrayLike) -> NDArray[np.float64]:
+    return np.asarray(np.nextafter(ends, 0.0), np.float64)

@@ -1,0 +1,56 @@
+"""The last part of a value network: one or two streams from features to values per action and atom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.models.mlp import MLP
+from rl_training.types import Array
+
+
+class ValueHead(nn.Module):
+    """(batch, inputs) -> (batch, action, atom).
+
+    Dueling (Wang et al., arXiv:1511.06581): V + A - mean of A over the ACTION axis, for each atom or quantile on its own.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: Sequence[int],
+        actions: int,
+        generator: torch.Generator,
+        *,
+        atoms: int = 1,
+        dueling: bool = False,
+        noisy: bool = False,
+    ) -> None:
+        super().__init__()
+        self.actions, self.atoms = actions, atoms
+        self.advantage = MLP([inputs, *hidden, actions * atoms], generator, noisy=noisy)
+        self.value = MLP([inputs, *hidden, atoms], generator, noisy=noisy) if dueling else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        advantage: Tensor = self.advantage(features).unflatten(1, (self.actions, self.atoms))
+        if self.value is None:
+            return advantage
+        value: Tensor = self.value(features).unsqueeze(1)
+        return value + advantage - advantage.mean(dim=1, keepdim=True)
+
+    def numpy_forward(self, noisy: bool) -> Callable[[Array], Array]:
+        """The same on numpy arrays, over the parameters' own memory."""
+        advantage_stream = self.advantage.numpy_forward(noisy)
+        value_stream = None if self.value is None else self.value.numpy_forward(noisy)
+        actions, atoms = self.actions, self.atoms
+
+        def forward(features: Array) -> Array:
+            advantage = advantage_stream(features).reshape(-1, actions, atoms)
+            if value_stream is None:
+                return advantage
+            values: Array = value_stream(features)[:, None] + advantage - advantage.mean(axis=1, keepdims=True)
+            return values
+
+        return forward

@@ -1,0 +1,78 @@
+"""Beginning a run and going on with one."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rl_training.envs.factory import EnvFactory
+from rl_training.errors import ConfigError
+from rl_training.experiment.checkpoint import read_manifest
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.run import REPLAY_PART, Run, last_good_checkpoint, open_run, owning_run
+from rl_training.runtime.progress import Progress
+from rl_training.runtime.trainer import Trainer, TrainResult
+
+
+def start_training(
+    config: TrainConfig,
+    *,
+    factory: EnvFactory | None = None,
+    progress: Progress | None = None,
+    command: str | None = None,
+) -> Trainer:
+    """A trainer at step 0 with a new run directory."""
+    # The environment comes first: a mistake there must not leave an empty run behind.
+    trainer = Trainer(config, factory=factory, progress=progress)
+    trainer.run = Run.create(config, command if command is not None else shlex.join(sys.argv))
+    return trainer
+
+
+def train_to_end(config: TrainConfig) -> TrainResult:
+    """A whole run in a directory of its own."""
+    trainer = start_training(config)
+    try:
+        return trainer.train()
+    finally:
+        trainer.close()
+
+
+def resume_training(
+    path: Path,
+    *,
+    total_timesteps: int | None = None,
+    factory: EnvFactory | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None],
+) -> Trainer:
+    """A trainer at the last good checkpoint of a run directory, or at the checkpoint that the path names.
+
+    A run that was stopped before its first checkpoint begins again, which is the same run.
+    """
+    run_path, checkpoint = owning_run(path)
+    run = open_run(run_path)
+    try:
+        checkpoint = checkpoint or last_good_checkpoint(run_path, warn)
+        _extend(run, 0 if checkpoint is None else read_manifest(checkpoint)["info"]["step"], total_timesteps)
+        trainer = Trainer(run.config, run=run, factory=factory, progress=progress)
+        if checkpoint is not None:
+            if REPLAY_PART not in read_manifest(checkpoint)["parts"]:
+                warn(f"{checkpoint} holds no replay, so training goes on with an empty one and not bit for bit as before")
+            trainer.restore(checkpoint)
+        return trainer
+    except BaseException:
+        run.close()
+        raise
+
+
+def _extend(run: Run, reached: int, total_timesteps: int | None) -> None:
+    """Sets a new end for the run, if one is given and it still lies ahead."""
+    if total_timesteps is None or total_timesteps == run.config.total_timesteps:
+        return
+    if total_timesteps < reached:
+        raise ConfigError(
+            f"the run {run.path} is already at step {reached}; --total-timesteps must be at least that, not {total_timesteps}"
+        )
+    run.extend(total_timesteps)

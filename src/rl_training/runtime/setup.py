@@ -1,0 +1,37 @@
+"""What a run is built from: its environments and its device."""
+
+from __future__ import annotations
+
+import torch
+
+from rl_training.envs.factory import EnvFactory, RegisteredEnv
+from rl_training.envs.pool import EnvPool
+from rl_training.envs.wrappers import WrappedEnv
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import TrainConfig
+
+
+def make_pool(
+    config: TrainConfig, factory: EnvFactory | None, stream: str, num_envs: int, workers: str = "inline"
+) -> EnvPool:
+    """The environments of a config, or those that the factory makes instead."""
+    factory = factory or RegisteredEnv(config.env_id, config.env_kwargs)
+    return EnvPool(
+        WrappedEnv(factory, config.wrappers) if config.wrappers else factory,
+        num_envs=num_envs,
+        seed=config.seed,
+        stream=stream,
+        env_id=config.env_id,
+        workers=workers,
+        fresh=config.env_fresh,
+    )
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of this name, if this machine has it."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(f"device '{name}' cannot be used here ({str(error).splitlines()[0]}); use device: cpu") from error
+    return device

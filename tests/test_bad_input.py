@@ -1,0 +1,406 @@
+"""Every mistake gets one sentence that names the thing and the fix, exit code 2, no traceback, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import CLI, final_fingerprint, tiny_values
+
+from rl_training.cli import main
+from rl_training.experiment.checkpoint import verify_checkpoint
+from rl_training.experiment.registry import REGISTRY
+from rl_training.experiment.run import step_directories
+
+TRAIN = ("train", "--config", "tiny.yaml", "--quiet")
+SCRATCH = ("train", "--algo", "dqn", "--total-timesteps=300", "--set=algo_kwargs.learning_starts=50", "--quiet")
+ODD = "--env=rl_training_test_envs:OddSpaces-v0"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory: empty but for a config that works."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bad") / "run"
+    config = path.with_name("config.yaml")
+    config.write_text(yaml.safe_dump(tiny_values("dqn")))
+    assert main(["train", "--config", str(config), "--output-dir", str(path), "--quiet"]) == 0
+    return path
+
+
+@pytest.fixture
+def run(trained: Path, place: Path) -> Path:
+    """A finished run that a test may spoil."""
+    shutil.copytree(trained, place / "run", symlinks=True)
+    return Path("run")
+
+
+def files_below(path: Path) -> dict[Path, bytes | None]:
+    return {entry: entry.read_bytes() if entry.is_file() else None for entry in path.rglob("*") if entry.name != ".lock"}
+
+
+def assert_refused(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], *words: str) -> None:
+    """Exit code 2, one line that has all the words, and every file as it was before."""
+    before = files_below(Path())
+    capsys.readouterr()
+    code: object
+    try:
+        code = main(arguments)
+    except SystemExit as stopped:  # how argparse ends
+        code = stopped.code
+    shown = capsys.readouterr()
+    assert code == 2, shown
+    assert shown.out == ""
+    assert_one_error(shown.err, *words)
+    assert files_below(Path()) == before
+
+
+def assert_one_error(text: str, *words: str) -> None:
+    errors = [line for line in text.splitlines() if "error: " in line]
+    assert len(errors) == 1, text
+    assert "Traceback" not in text
+    for word in words:
+        assert word in errors[0], f"{word!r} is not in: {errors[0]}"
+
+
+# ----------------------------------------------------------------------------------------------- names and values
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("train",), ("--config", "--algo", "--env")),
+        (("train", "--algo", "dqn"), ("which environment", "--env")),
+        ((*TRAIN, "--algo", "dqnn"), ("unknown algorithm 'dqnn'", "did you mean 'dqn'?")),
+        ((*TRAIN, "--algo", "zzz"), ("unknown algorithm 'zzz'", "choose one of: ", "dqn")),
+        ((*TRAIN, "--env", "CartPol-v1"), ("unknown environment 'CartPol-v1'", "did you mean 'CartPole-v1'?")),
+        ((*TRAIN, "--env", "CartPole-v9"), ("unknown environment 'CartPole-v9'", "did you mean 'CartPole-v1'?")),
+        ((*TRAIN, "--env", "ALE/Pong-v5"), ("unknown environment 'ALE/Pong-v5'", "installed the proper package for ALE")),
+        ((*TRAIN, "--env", "no_such_module:Env-v0"), ("cannot import the module 'no_such_module'",)),
+        ((*TRAIN, "--set=env_kwargs.colour=red"), ("CartPole-v1 does not take env_kwargs", "colour")),
+        (("train", "--config", "dqn/cartpol"), ("unknown config 'dqn/cartpol'", "did you mean 'dqn/cartpole'?")),
+        (("show", "dqn"), ("unknown config 'dqn'", "dqn/cartpole")),
+        ((*TRAIN, "--set=sede=3"), ("unknown key 'sede'", "did you mean 'seed'?")),
+        ((*TRAIN, "--set=algo_kwargs.batchsize=3"), ("unknown key 'algo_kwargs.batchsize'", "did you mean 'batch_size'?")),
+        ((*TRAIN, "--set=env_workers=threads"), ("env_workers", "'inline' or 'subprocess'", "'threads'")),
+        ((*TRAIN, "--device", "cudaa"), ("device 'cudaa'", "use device: cpu")),
+        ((*TRAIN, "--device", "meta"), ("device 'meta'", "use device: cpu")),
+        ((*TRAIN, "--set", "seed"), ("--set takes key=value", "'seed'")),
+        ((*TRAIN, "--set", "eval=[1"), ("--set eval=[1 is not valid YAML",)),
+        (("trian",), ("'trian'", "'train'")),
+        (("export", "run", "--format", "pickle"), ("'pickle'", "'onnx'", "'safetensors'")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) and value[0] in ("train", "show", "trian") else "",
+)
+def test_unknown_names(arguments: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, arguments, *words)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("algo_kwargs.batch_size=-1", ("algo_kwargs.batch_size", "greater than or equal to 1", "-1")),
+        ("algo_kwargs.batch_size=many", ("algo_kwargs.batch_size", "integer", "'many'")),
+        ("algo_kwargs.batch_size=1.5", ("algo_kwargs.batch_size", "1.5")),
+        ("algo_kwargs.batch_size=true", ("algo_kwargs.batch_size", "not true or false")),
+        ("algo_kwargs.gamma=1.5", ("algo_kwargs.gamma", "less than or equal to 1", "1.5")),
+        ("algo_kwargs.learning_rate=.nan", ("algo_kwargs.learning_rate", "finite")),
+        ("algo_kwargs.hidden_sizes=[8, 0]", ("algo_kwargs.hidden_sizes.1", "greater than or equal to 1")),
+        ("algo_kwargs.buffer_size=5", ("buffer_size (5)", "batch_size (8)", "raise buffer_size or lower batch_size")),
+        ("algo_kwargs.buffer_size=10000000000000", ("10000000000000 transitions", "GB", "lower algo_kwargs.buffer_size")),
+        ("algo_kwargs.learning_starts=240", ("learning_starts (240)", "total_timesteps (240)", "lower the one or raise")),
+        ("total_timesteps=10", ("learning_starts (20)", "total_timesteps (10)")),
+        ("total_timesteps=0", ("total_timesteps", "greater than or equal to 1")),
+        ("seed=-1", ("seed", "greater than or equal to 0")),
+        ("seed=abc", ("seed", "integer", "'abc'")),
+        ("num_envs=0", ("num_envs", "greater than or equal to 1")),
+        ("eval=3", ("eval is a group of settings", "episodes")),
+        ("algo_kwargs=3", ("algo_kwargs must be a mapping",)),
+    ],
+)
+def test_wrong_types_and_ranges(setting: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, (*TRAIN, "--set", setting), *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--env=Pendulum-v1",), ("Pendulum-v1", "continuous actions", "dqn takes", "discrete actions")),
+        ((ODD, "--set=env_kwargs.observation=dict"), ("OddSpaces-v0", "Dict observations", "FlattenObservation")),
+        ((ODD, "--set=env_kwargs.action=multi"), ("OddSpaces-v0", "MultiDiscrete actions", "Discrete or a bounded Box")),
+        ((ODD, "--set=env_kwargs.action=unbounded"), ("OddSpaces-v0", "unbounded continuous actions", "RescaleAction")),
+    ],
+)
+def test_spaces_that_cannot_be_used(
+    arguments: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(capsys, (*SCRATCH, *arguments), *words)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "environment"),
+    [
+        ("vector", "discrete", ("--env=CartPole-v1",)),
+        ("vector", "continuous", ("--env=Pendulum-v1",)),
+        ("image", "discrete", (ODD, "--set=env_kwargs.observation=image")),
+    ],
+)
+def test_the_algorithms_that_can_use_a_space_are_named(
+    algo: str, observation: str, action: str, environment: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    able = [entry.name for entry in REGISTRY.values() if observation in entry.observations and action in entry.actions]
+    if algo in able:
+        pytest.skip(f"{algo} can use it")
+    instead = f"use one of: {', '.join(able)}" if able else "no algorithm here can use it"
+    assert_refused(capsys, ("train", "--algo", algo, *environment), f"{algo} takes", f"has {observation}", action, instead)
+
+
+# --------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, ("cannot read the config file bad.yaml", "No such file")),
+        (b"\xff\xfe\x00", ("cannot read the config file bad.yaml", "not UTF-8")),
+        (b"algo: [dqn\n", ("bad.yaml is not valid YAML", "line 2")),
+        (b"algo: dqn\nseed: 1\nseed: 2\n", ("bad.yaml", "the key 'seed' stands twice", "line 3")),
+        (b"algo: dqn\nalgo_kwargs:\n  gamma: 1\n  gamma: 0.9\n", ("the key 'gamma' stands twice", "line 4")),
+        (b"- dqn\n", ("the config bad.yaml must be a mapping",)),
+        (b"", ("the config bad.yaml must be a mapping",)),
+        (b"env_id: CartPole-v1\n", ("which algorithm", "--algo")),
+        (b"algo: dqn\nenv_id: CartPole-v1\nsede: 1\n", ("unknown key 'sede'", "did you mean 'seed'?")),
+    ],
+)
+def test_bad_config_files(content: bytes | None, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    if content is not None:
+        Path("bad.yaml").write_bytes(content)
+    assert_refused(capsys, ("train", "--config", "bad.yaml"), *words)
+
+
+def test_a_directory_is_no_config_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("folder.yaml").mkdir()
+    assert_refused(capsys, ("show", "folder.yaml"), "cannot read the config file folder.yaml", "directory")
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("file/run", ("cannot write in the output directory file/run", "Not a directory")),
+        ("file", ("the output directory file is not a directory", "choose another --output-dir")),
+        ("/proc/run", ("cannot write in the output directory /proc/run",)),
+        ("full", ("the output directory full is not empty", "choose another --output-dir")),
+        ("run", ("run already holds a run", "rl-training resume run", "choose another --output-dir")),
+    ],
+)
+def test_output_directories(output: str, words: tuple[str, ...], run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").write_text("mine")
+    Path("full").mkdir()
+    Path("full/precious").write_text("mine")
+    assert_refused(capsys, (*TRAIN, "--output-dir", output), *words)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_output_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("locked").mkdir(mode=0o500)
+    assert_refused(
+        capsys, (*TRAIN, "--output-dir", "locked/run"), "cannot write in the output directory", "Permission denied"
+    )
+
+
+# ------------------------------------------------------------------------------------------- runs and checkpoints
+
+
+@pytest.mark.parametrize("command", ["resume", "eval", "predict", "export"])
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("nowhere", ("nowhere", "there is no run")), ("empty", ("empty", "run directory")), ("tiny.yaml", ("tiny.yaml",))],
+)
+def test_what_is_no_run(command: str, path: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty").mkdir()
+    assert_refused(capsys, (command, path), *words)
+
+
+def test_a_run_without_a_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(run / "checkpoints")
+    assert_refused(capsys, ("resume", "run"), "run has no checkpoint to resume from", "rl-training train")
+    assert_refused(capsys, ("eval", "run"), "run has no usable checkpoint")
+
+
+def test_resuming_to_less_than_there_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, ("resume", "run", "--total-timesteps", "100"), "already at step 240", "not 100")
+
+
+@pytest.mark.parametrize("total", ["many", "1.5"])
+def test_resuming_to_no_number(run: Path, total: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, ("resume", "run", "--total-timesteps", total), "--total-timesteps", total)
+
+
+@pytest.mark.parametrize("command", ["eval", "predict", "export", "resume"])
+def test_a_damaged_checkpoint(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = run / "checkpoints" / "step-0000000240" / "policy.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert_refused(capsys, (command, "run/checkpoints/latest"), "policy.safetensors is damaged")
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_and_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "checkpoints" / "step-0000000240" / "policy.safetensors").write_bytes(b"")
+    capsys.readouterr()
+    assert main(["eval", "run", "--episodes", "1"]) == 0
+    warned = capsys.readouterr().err.splitlines()
+    assert len(warned) == 1
+    assert "step-0000000240" in warned[0]
+    assert "falling back" in warned[0]
+
+
+@pytest.mark.parametrize("episodes", ["0", "-1", "x"])
+def test_no_number_of_episodes(episodes: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, ("eval", "run", "--episodes", episodes), "--episodes", episodes)
+
+
+@pytest.mark.parametrize(
+    ("output", "extra"), [("nowhere/p.onnx", "onnx"), ("nowhere/p.safetensors", "safetensors"), ("run", "safetensors")]
+)
+def test_an_export_that_cannot_be_written(output: str, extra: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, ("export", "run", "--output", output, "--format", extra), f"cannot write {output}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere",), ("nowhere is not a run directory",)),
+        (("run", "--output", "nowhere/x.png"), ("cannot write the picture nowhere/x.png",)),
+        (("run", "--output", "curves.xyz"), ("cannot write the picture curves.xyz",)),
+    ],
+)
+def test_plots(arguments: tuple[str, ...], words: tuple[str, ...], run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, ("plot", *arguments), *words)
+
+
+# --------------------------------------------------------------------------------------------------- observations
+
+
+@pytest.mark.parametrize(
+    ("obs", "words"),
+    [
+        ("[0, 0, 0]", ("shape (3,)", "takes (4,)")),
+        ("[[[0, 0, 0, 0]]]", ("shape (1, 1, 4)", "takes (4,)")),
+        ("5", ("shape ()", "takes (4,)")),
+        ("[0, 0, 0, NaN]", ("NaN",)),
+        ("[0, 0, 0, Infinity]", ("infinity",)),
+        ("[0, 0, 0, 1e300]", ("beyond float32",)),
+        ('[0, 0, 0, "left"]', ("not an array of numbers",)),
+        ("[[0, 0, 0, 0], [0]]", ("not an array of numbers",)),
+        ('{"obs": 1}', ("not an array of numbers",)),
+        ("[0, 0, 0, 0", ("line 1 is not JSON",)),
+        ("observations.jsonl", ("'observations.jsonl'", "neither JSON nor a file")),
+    ],
+)
+def test_bad_observations(obs: str, words: tuple[str, ...], trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, ("predict", str(trained), "--obs", obs), *words)
+
+
+def test_a_bad_line_is_numbered_and_those_before_it_are_answered(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("lines").write_text("[0, 0, 0, 0]\n\n[0, 0, 0, NaN]\n[0, 0, 0, 0]\n")
+    assert main(["predict", str(trained), "--obs", "lines"]) == 2
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 1
+    assert_one_error(shown.err, "line 3", "NaN")
+
+
+# ---------------------------------------------------------------------------------------------- while it is running
+
+
+def limit_file_size(limit: int) -> None:
+    """A disk that is full once a file has this many bytes: writing on fails, as it does on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+@pytest.mark.parametrize(
+    ("limit", "settings", "words"),
+    [
+        # The replay of 240 steps no longer fits, that of 70 does.
+        (9_000, ["algo_kwargs.buffer_size=1000"], ("cannot write the checkpoint", "free space", "resume")),
+        # The log outgrows the limit long before any checkpoint does.
+        (6_000, ["log.interval=1", "checkpoint.interval=5"], ("cannot write the log", "free space", "resume")),
+    ],
+    ids=["checkpoint", "log"],
+)
+def test_disk_full(limit: int, settings: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*TRAIN, *(f"--set={setting}" for setting in settings)]
+    done = subprocess.run(
+        [*CLI, *command, "--output-dir", "run"],
+        preexec_fn=lambda: limit_file_size(limit),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert_one_error(done.stderr, *words)
+    left = step_directories(Path("run"))
+    assert left
+    assert 0 < verify_checkpoint(left[0])["info"]["step"] < 240
+    assert not list(Path("run/checkpoints").glob(".writing-*"))
+    assert main(["resume", "run", "--quiet"]) == 0
+    assert main([*command, "--output-dir", "undisturbed"]) == 0
+    assert final_fingerprint(Path("run")) == final_fingerprint(Path("undisturbed"))
+
+
+def test_disk_full_at_the_start_leaves_nothing_in_the_way() -> None:
+    done = subprocess.run(
+        [*CLI, *TRAIN, "--output-dir", "run"],
+        preexec_fn=lambda: limit_file_size(100),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert_one_error(done.stderr, "cannot write in the output directory run", "File too large")
+    assert not Path("run").exists()
+
+
+@pytest.fixture
+def busy() -> Iterator[Path]:
+    """A run in which another process is training."""
+    settings = ("--total-timesteps=100000", "--set=checkpoint.interval=50", "--set=eval.interval=0")
+    process = subprocess.Popen([*CLI, *TRAIN, *settings, "--output-dir", "busy"], stdout=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 30
+        while not Path("busy/checkpoints/latest").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield Path("busy")
+        assert process.poll() is None, "the run that was there first was disturbed"
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "rl-training resume busy" in printed
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_two_processes_in_one_run(busy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume", "busy"]) == 2
+    assert_one_error(capsys.readouterr().err, "another process is training in busy", "wait for it or stop it")
+    assert main([*TRAIN, "--output-dir", "busy"]) == 2
+    assert_one_error(capsys.readouterr().err, "busy already holds a run")
+    assert main(["eval", "busy", "--episodes", "1"]) == 0, "looking at a run under way is fine"

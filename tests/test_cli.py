@@ -1,0 +1,321 @@
+"""The command line, as it is used: real processes where the process matters, ``main`` in this one where speed does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from conftest import CLI, final_fingerprint, tiny_values
+
+from rl_training.cli import main
+from rl_training.experiment.packaged import packaged_configs
+from rl_training.experiment.registry import REGISTRY
+
+COMMANDS = ("train", "resume", "eval", "predict", "export", "list", "show", "plot")
+TINY = (
+    "--total-timesteps=300",
+    "--set=num_envs=1",
+    "--set=algo_kwargs.train_freq=1",
+    "--set=algo_kwargs.gradient_steps=1",
+    "--set=algo_kwargs.learning_starts=50",
+    "--set=algo_kwargs.hidden_sizes=[16]",
+    "--set=eval.interval=100",
+    "--set=eval.episodes=2",
+    "--set=eval.final_episodes=2",
+    "--set=checkpoint.interval=100",
+    "--set=log.interval=50",
+)
+OBS = [0.01, -0.02, 0.03, 0.04]
+
+
+def run_cli(*arguments: str | Path, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=60)
+
+
+def written_config(run: Path) -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text())
+    return data
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The run directory of one training in a process of its own, and what it printed."""
+    cwd = tmp_path_factory.mktemp("cli")
+    done = run_cli("train", "--config", "dqn/cartpole", *TINY, "--seed", "1", "--output-dir", "mine", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return cwd / "mine", done
+
+
+@pytest.fixture
+def run(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
+    return trained[0]
+
+
+# ----------------------------------------------------------------------------------------------------------- train
+
+
+def test_train_leaves_a_run_that_explains_itself(run: Path) -> None:
+    names = {path.name for path in run.iterdir()} - {".lock"}
+    assert names == {"config.yaml", "metadata.json", "metrics.jsonl", "evaluation.json", "tensorboard", "checkpoints"}
+    assert list((run / "tensorboard").glob("events.out.tfevents.*"))
+    assert {"latest", "best", "step-0000000300"} <= {path.name for path in (run / "checkpoints").iterdir()}
+    config = written_config(run)
+    assert (config["seed"], config["total_timesteps"], config["algo_kwargs"]["double"]) == (1, 300, True)
+    metadata = json.loads((run / "metadata.json").read_text())
+    assert metadata["command"].startswith("rl-training train --config dqn/cartpole")
+    assert {"torch", "gymnasium", "numpy"} <= set(metadata["versions"])
+    assert os.uname().nodename not in json.dumps(metadata).split()
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if record["kind"] == "train"] == [50, 100, 150, 200, 250, 300]
+    assert [record["step"] for record in records if record["kind"] == "eval"] == [100, 200, 300]
+    assert len(json.loads((run / "evaluation.json").read_text())["returns"]) == 2
+
+
+def test_train_says_where_the_time_went_and_what_comes_next(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    _, done = trained
+    assert re.search(r"trained 300 steps, \d+ episodes, \d+ updates in [\d.]+ s: environment \d+%", done.stdout)
+    for phase in ("acting", "sampling", "update", "evaluation", "rest"):
+        assert re.search(rf"{phase} \d+%", done.stdout)
+    for command in ("eval mine", "plot mine", "export mine", "resume mine"):
+        assert f"rl-training {command}" in done.stdout
+    assert "replay" in done.stderr
+    assert "writing to mine" in done.stderr
+
+
+def test_train_from_a_file_with_flags_and_settings_on_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(yaml.safe_dump(tiny_values("dqn", seed=7)))
+    assert (
+        main(["train", "--config", "my.yaml", "--quiet", "--set", "algo_kwargs.batch_size=9", "--total-timesteps", "60"]) == 0
+    )
+    config = written_config(Path("runs/dqn-CartPole-v1-seed7"))
+    assert (config["seed"], config["total_timesteps"], config["algo_kwargs"]["batch_size"]) == (7, 60, 9)
+    assert main(["train", "--config", "my.yaml", "--quiet", "--seed", "8", "--set=seed=9", "--total-timesteps=60"]) == 0
+    assert written_config(Path("runs/dqn-CartPole-v1-seed9"))["seed"] == 9
+
+
+def test_train_from_flags_alone_takes_a_fresh_directory_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = [
+        "train",
+        "--algo",
+        "dqn",
+        "--env",
+        "rl_training_test_envs:Counting-v0",
+        *TINY,
+        "--total-timesteps=60",
+        "--quiet",
+    ]
+    assert main(command) == 0
+    assert main(command) == 0
+    first, second = sorted(Path("runs").iterdir())
+    assert (first.name, second.name) == (
+        "dqn-rl-training-test-envs-Counting-v0-seed0",
+        "dqn-rl-training-test-envs-Counting-v0-seed0-2",
+    )
+    assert final_fingerprint(first) == final_fingerprint(second)
+
+
+# --------------------------------------------------------------------------------------------------- using a run
+
+
+def test_eval_prints_one_json_object(run: Path, tmp_path: Path) -> None:
+    done = run_cli("eval", run, "--episodes", "5", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert result["episodes"] == len(result["returns"]) == len(result["lengths"]) == 5
+    assert result["return_mean"] == pytest.approx(np.mean(result["returns"]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_eval_repeats_the_evaluation_of_the_training(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(run), "--episodes", "2", "--json"]) == 0
+    after_training = json.loads((run / "evaluation.json").read_text())
+    assert json.loads(capsys.readouterr().out)["returns"] == after_training["returns"]
+
+
+@pytest.mark.parametrize("which", ["latest", "best", "step-0000000200"])
+def test_eval_takes_a_checkpoint(run: Path, which: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(run / "checkpoints" / which), "--episodes", "2"]) == 0
+    assert re.match(r"return [\d.]+ \+- [\d.]+ over 2 episodes \(min", capsys.readouterr().out)
+
+
+def test_resume_goes_on_to_a_larger_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=140)))
+    (tmp_path / "short.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=60)))
+    for name in ("long", "short"):
+        assert main(["train", "--config", f"{tmp_path / name}.yaml", "--output-dir", str(tmp_path / name), "--quiet"]) == 0
+    assert main(["resume", str(tmp_path / "short"), "--total-timesteps", "140", "--quiet"]) == 0
+    assert "at step 60" in capsys.readouterr().err
+    assert written_config(tmp_path / "short")["total_timesteps"] == 140
+    assert final_fingerprint(tmp_path / "short") == final_fingerprint(tmp_path / "long")
+
+
+@pytest.mark.parametrize("how", ["option", "file"])
+def test_predict_prints_one_action_a_line(run: Path, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [json.dumps(OBS), json.dumps([OBS, OBS, OBS])]
+    (tmp_path / "observations.jsonl").write_text("\n\n".join(lines))
+    for source in lines if how == "option" else [str(tmp_path / "observations.jsonl")]:
+        assert main(["predict", str(run), "--obs", source]) == 0
+    single, batch = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert single in (0, 1)
+    assert batch == [single] * 3
+
+
+def test_predict_answers_each_line_before_the_next_is_sent(run: Path, tmp_path: Path) -> None:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [*CLI, "predict", str(run)]
+    with subprocess.Popen(command, cwd=tmp_path, env=buffered, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdin.write(json.dumps(OBS).encode() + b"\n")
+            process.stdin.flush()
+            assert select.select([process.stdout], [], [], 30)[0], "no answer"
+            assert process.stdout.readline() in (b"0\n", b"1\n")
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_export_writes_an_onnx_that_acts_alike(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import onnxruntime
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(run)]) == 0
+    assert "verified" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
+    obs = np.random.default_rng(3).standard_normal((50, 4)).astype(np.float32)
+    action, values = onnxruntime.InferenceSession("policy.onnx").run(None, {"obs": obs})
+    assert action.tolist() == values.argmax(axis=1).tolist()
+    assert main(["predict", str(run), "--obs", json.dumps(obs.tolist())]) == 0
+    assert json.loads(capsys.readouterr().out) == action.tolist()
+
+
+def test_export_writes_safetensors_that_can_be_loaded(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from rl_training.runtime.export import load_exported
+    from rl_training.runtime.inference import predict
+
+    output = tmp_path / "mine.safetensors"
+    assert main(["export", str(run), "--format", "safetensors", "--output", str(output)]) == 0
+    assert f"to {output}; verified" in capsys.readouterr().out
+    assert main(["predict", str(run), "--obs", json.dumps(OBS)]) == 0
+    assert json.loads(capsys.readouterr().out) == predict(load_exported(output), OBS)[0]
+
+
+# ------------------------------------------------------------------------------------------------ list, show, plot
+
+
+def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    for entry in REGISTRY.values():
+        assert re.search(rf"^  {entry.name} +{re.escape(entry.summary)}", printed, re.MULTILINE)
+    for name in packaged_configs():
+        assert f"\n  {name}\n" in printed
+
+
+@pytest.mark.parametrize("name", sorted(packaged_configs()))
+def test_show_prints_a_config_that_resolves_to_itself(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", name]) == 0
+    shown = capsys.readouterr().out
+    assert {"seed", "device", "checkpoint"} <= set(yaml.safe_load(shown))  # defaults that the file does not say
+    (tmp_path / "shown.yaml").write_text(shown)
+    assert main(["show", str(tmp_path / "shown.yaml")]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_plot_draws_a_png(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", str(run)]) == 0
+    assert capsys.readouterr().out == "dqn CartPole-v1 (evaluation)\nwritten to learning_curves.png\n"
+    assert_is_a_drawing(tmp_path / "learning_curves.png")
+
+
+def test_plot_draws_seeds_of_one_config_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"a": ("1", "9"), "b": ("2", "9"), "c": ("3", "9"), "other": ("1", "10")}
+    for name, (seed, batch_size) in settings.items():
+        chosen = [f"--seed={seed}", f"--set=algo_kwargs.batch_size={batch_size}", f"--output-dir={tmp_path / name}"]
+        assert main(["train", "--config", "dqn/cartpole", *TINY, "--total-timesteps=120", *chosen, "--quiet"]) == 0
+    capsys.readouterr()
+    paths = [str(tmp_path / name) for name in settings]
+    assert main(["plot", *paths[:3], "--output", str(tmp_path / "seeds.png")]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "dqn CartPole-v1 (evaluation, 3 seeds)"
+    assert_is_a_drawing(tmp_path / "seeds.png")
+    assert main(["plot", *paths, "--output", str(tmp_path / "all.png")]) == 0
+    labels = capsys.readouterr().out.splitlines()[:-1]
+    assert labels == ["dqn CartPole-v1 #1 (evaluation, 3 seeds)", "dqn CartPole-v1 #2 (evaluation)"]
+
+
+def assert_is_a_drawing(path: Path) -> None:
+    from matplotlib import image
+
+    pixels = image.imread(path)
+    assert pixels.shape[0] > 300
+    assert pixels.shape[1] > 500
+    assert pixels.std() > 0.01, "the picture is blank"
+
+
+# ------------------------------------------------------------------------------------------------- the first answer
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    assert re.search(rf"examples:\n  rl-training {command}", capsys.readouterr().out)
+
+
+def test_the_examples_of_help_can_be_parsed(capsys: pytest.CaptureFixture[str]) -> None:
+    import shlex
+
+    from rl_training.cli import _parser
+
+    for command in COMMANDS:
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        examples = capsys.readouterr().out.partition("examples:\n")[2].strip().splitlines()
+        assert examples
+        for example in examples:
+            program, *arguments = shlex.split(example.partition("<")[0])
+            assert program == "rl-training"
+            _parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["list"]], ids=" ".join)
+def test_the_first_answer_needs_no_torch(arguments: list[str], tmp_path: Path) -> None:
+    slow = ("torch", "gymnasium", "matplotlib", "onnx", "rich", "tensorboardX")
+    code = (
+        "import sys\nfrom rl_training.cli import main\n"
+        f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
+        f"print('imported:', [name for name in {slow!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "rl-training" in done.stdout or "algorithms:" in done.stdout
+    assert "imported: []" in done.stdout
+
+
+def test_the_console_script_is_the_same_command(tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("rl-training")
+    done = subprocess.run([script, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == run_cli("--help", cwd=tmp_path).stdout
+    assert all(command in done.stdout for command in COMMANDS)
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    command = f"'{sys.executable}' -m rl_training show dqn/cartpole; echo code $? >&2"
+    done = subprocess.run(["bash", "-c", f"({command}) | true"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == "code 0\n"

@@ -1,0 +1,79 @@
+"""The names that the package promises, and what stands behind each registry entry."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import rl_training
+from rl_training import api
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.config import AlgorithmConfig
+from rl_training.experiment.registry import REGISTRY
+
+PROMISED = {
+    "rl_training": ["DQN", "ManagedAlgorithm", "load_agent"],
+    "rl_training.api": ["DQN", "ManagedAlgorithm", "load_agent"],
+    "rl_training.algorithms": ["DQN", "dqn_loss"],
+    "rl_training.data": ["NStepAccumulator", "ReplayBuffer"],
+    "rl_training.models": ["MLPQNetwork"],
+}
+
+
+@pytest.mark.parametrize("module_name", sorted(PROMISED))
+def test_promised_names_are_exported(module_name: str) -> None:
+    module = importlib.import_module(module_name)
+    for name in PROMISED[module_name]:
+        assert name in module.__all__
+        assert getattr(module, name).__doc__
+    assert set(module.__all__) <= set(dir(module))
+
+
+@pytest.mark.parametrize(
+    ("module_name", "name"),
+    [
+        ("rl_training.data.replay_buffer", "ReplayBuffer"),
+        ("rl_training.models.mlp_q_network", "MLPQNetwork"),
+        ("rl_training.algorithms.dqn", "DQN"),
+        ("rl_training.algorithms.dqn", "dqn_loss"),
+        ("rl_training.runtime.dqn_trainer", "train_dqn"),
+        ("rl_training.api.algorithms", "ManagedAlgorithm"),
+    ],
+)
+def test_names_with_a_fixed_place(module_name: str, name: str) -> None:
+    assert hasattr(importlib.import_module(module_name), name)
+
+
+def test_every_registry_entry_has_all_that_it_names(algo: str) -> None:
+    entry = REGISTRY[algo]
+    managed = getattr(rl_training, entry.class_name)
+    assert managed is getattr(api, entry.class_name)
+    assert issubclass(managed, api.ManagedAlgorithm)
+    assert managed.algo_name == entry.name == algo
+    assert entry.class_name in rl_training.__all__
+    assert entry.class_name in api.__all__
+    assert issubclass(entry.load(), Algorithm)
+    assert issubclass(entry.load().config_class, AlgorithmConfig)
+    assert callable(entry.load_trainer())
+    assert entry.summary
+    assert entry.observations
+    assert entry.actions
+
+
+def test_every_managed_class_is_registered() -> None:
+    registered = {entry.class_name for entry in REGISTRY.values()}
+    assert {name for name in rl_training.__all__ if name not in ("ManagedAlgorithm", "load_agent")} == registered
+
+
+def test_an_unknown_attribute_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="DQNN"):
+        _ = rl_training.DQNN
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = "import sys, rl_training; print(rl_training.__version__, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [rl_training.__version__, "False"]

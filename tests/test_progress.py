@@ -1,0 +1,143 @@
+"""What a person sees: plain lines in a pipe, a live bar on a terminal, nothing when told to be quiet."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from conftest import CLI
+
+from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.progress import BarProgress, LineProgress, Progress, choose_progress
+
+TINY = (
+    "--total-timesteps=300",
+    "--set=num_envs=1",
+    "--set=algo_kwargs.train_freq=1",
+    "--set=algo_kwargs.gradient_steps=1",
+    "--set=algo_kwargs.learning_starts=50",
+    "--set=eval.interval=100",
+    "--set=eval.final_episodes=2",
+    "--set=log.tensorboard=false",
+)
+
+
+class Steps:
+    """Something to watch."""
+
+    def __init__(self, env_steps: int) -> None:
+        self.env_steps = env_steps
+
+    def progress_values(self) -> Mapping[str, float]:
+        return {"return": 21.5, "loss": 0.123456}
+
+
+def test_lines_say_step_rate_time_left_return_and_loss() -> None:
+    stream = io.StringIO()
+    progress = LineProgress(stream)
+    progress.seconds = 0.0
+    watched = Steps(100)
+    with progress:
+        progress.start(watched, 1000)
+        watched.env_steps = 200
+        progress.update(watched)
+    assert re.fullmatch(r"step 200/1000  \d+ steps/s  ETA \d+ s  return 21\.5  loss 0\.1235\n", stream.getvalue())
+
+
+def test_lines_come_now_and_then() -> None:
+    stream = io.StringIO()
+    progress = LineProgress(stream)
+    with progress:
+        progress.start(Steps(0), 1000)
+        for step in range(1000):
+            progress.update(Steps(step))
+        assert stream.getvalue() == ""
+        progress.evaluated(Steps(500), EvaluationResult([1.0, 3.0], [10, 10]))
+    assert stream.getvalue() == "step 500/1000  evaluation: return 2.0 +- 1.0 over 2 episodes\n"
+
+
+def test_choice_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert type(choose_progress()) is LineProgress
+    assert type(choose_progress(quiet=True)) is Progress
+
+
+def test_choice_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        with open(theirs, "w") as terminal:  # noqa: PTH123 - a descriptor, not a path
+            monkeypatch.setattr(sys, "stderr", terminal)
+            assert type(choose_progress()) is BarProgress
+            assert type(choose_progress(quiet=True)) is Progress
+            monkeypatch.undo()
+    finally:
+        os.close(ours)
+
+
+def test_a_run_in_a_pipe_prints_plain_lines(tmp_path: Path) -> None:
+    command = [*CLI, "train", "--config", "dqn/cartpole", *TINY]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stderr
+    assert "\r" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("step ")]
+    assert [line.split()[1] for line in lines if "evaluation" in line] == ["100/300", "200/300", "300/300"]
+
+
+def test_a_run_on_a_terminal_shows_a_bar(tmp_path: Path) -> None:
+    shown = run_on_a_terminal([*CLI, "train", "--config", "dqn/cartpole", *TINY, "--set=log.interval=50"], tmp_path)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert plain != shown, "a terminal gets a live bar"
+    assert "━" in plain
+    assert re.search(r"300/300\s+[1-9]\d* steps/s\s+ETA\s+\d+:\d\d:\d\d\s+return \d+.*loss \d", plain)
+    assert "step      100  evaluation: return" in plain
+    assert "trained 300 steps" in plain
+
+
+def test_quiet_on_a_terminal_shows_no_bar(tmp_path: Path) -> None:
+    shown = run_on_a_terminal([*CLI, "train", "--config", "dqn/cartpole", *TINY, "--quiet"], tmp_path)
+    assert "\x1b" not in shown
+    assert "steps/s" not in shown
+    assert "trained 300 steps" in shown
+
+
+def run_on_a_terminal(command: list[str], cwd: Path) -> str:
+    """Everything that a command shows on a terminal of 120 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen(command, cwd=cwd, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        with contextlib.suppress(OSError):
+            while chunk := read_terminal(ours):
+                shown += chunk
+        assert process.wait(60) == 0, shown.decode()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    return shown.decode()
+
+
+def read_terminal(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError as error:
+        if error.errno == errno.EIO:  # the other side has gone
+            return b""
+        raise
