@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import nn
 
 from rl_training.algorithms.base import Policy
 from rl_training.data import Rollout, RolloutBuffer
@@ -19,6 +21,13 @@ def observations(spec: SpaceSpec, shape: tuple[int, ...], rng: np.random.Generat
     if spec.observation.kind == "image":
         return rng.integers(0, 256, full, np.uint8)
     return rng.standard_normal(full, np.float32)
+
+
+@torch.no_grad()
+def strengthen(actor: nn.Module) -> None:
+    """Undoes the small start of a policy, so that differences in the last bits of its network show in what it puts out."""
+    *_, weight, _ = actor.parameters()
+    weight.mul_(300.0)
 
 
 def act_and_store(policy: Policy, steps: int, num_envs: int, seed: int = 0, end_chance: float = 0.2) -> Rollout:

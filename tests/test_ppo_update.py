@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rollouts import DISCRETE, GAUSSIAN, IMAGE, act_and_store, random_rollout
+from rollouts import DISCRETE, GAUSSIAN, IMAGE, act_and_store, random_rollout, strengthen
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -143,21 +143,33 @@ def test_gaussian_log_probabilities_entropy_and_draws() -> None:
 # ---------------------------------------------------------------------------------------------------- update
 
 
+@pytest.mark.parametrize("minibatches", [3, 21])  # 21: single rows, which torch computes in another way than many
 @pytest.mark.parametrize("spec", [DISCRETE, GAUSSIAN, IMAGE], ids=["discrete", "continuous", "image"])
-def test_the_ratio_is_exactly_1_before_the_first_step(spec: SpaceSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = make_ppo(spec, n_minibatches=3, normalize_observations=spec is GAUSSIAN)
+def test_the_ratio_is_exactly_1_before_the_first_step(
+    spec: SpaceSpec, minibatches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = make_ppo(spec, n_minibatches=minibatches, normalize_observations=spec is GAUSSIAN, hidden_sizes=(64, 64))
+    algorithm.update(random_rollout(spec))  # there are statistics
+    strengthen(algorithm.policy.network.actor)  # type: ignore[arg-type]
+    network: Any = copy.deepcopy(algorithm.policy.network)
     rollout = act_and_store(algorithm.policy, steps=7, num_envs=3)
-    seen: list[Tensor] = []
+    ratios: list[Tensor] = []
+    old: list[Tensor] = []
     original = ppo_loss
 
     def noting(log_prob: Tensor, old_log_prob: Tensor, *args: Any, **kwargs: Any) -> Any:
-        seen.append((log_prob - old_log_prob).exp().detach())
+        ratios.append((log_prob - old_log_prob).exp().detach())
+        old.append(old_log_prob)
         return original(log_prob, old_log_prob, *args, **kwargs)
 
     monkeypatch.setattr("rl_training.algorithms.ppo.ppo_loss", noting)
     algorithm.update(rollout)
-    assert (seen[0] == 1.0).all()
-    assert (seen[1] != 1.0).any()
+    assert (ratios[0] == 1.0).all()
+    assert (torch.cat(ratios[1:]) != 1.0).any()
+    with torch.no_grad():  # and they are those of the policy that acted, statistics included
+        output = network.action_output(torch.from_numpy(flat(rollout.obs)))
+        acted, _ = network.head.log_prob_and_entropy(output, torch.from_numpy(flat(rollout.action)))
+    torch.testing.assert_close(torch.cat(old[:minibatches]).sort()[0], acted.sort()[0], rtol=1e-4, atol=1e-5)
 
 
 def test_acting_agrees_with_the_network_in_torch() -> None:

@@ -89,6 +89,7 @@ def test_rollouts_and_advantages_are_those_of_a_plain_loop(
     trainer.train()
     assert isinstance(trainer.learner, OnPolicyLearner)
     assert len(rollouts) == 3
+    check_memory(rollouts)
     actions = np.concatenate([rollout.action for rollout in rollouts])
     for i in range(num_envs):
         rows = plain_loop(config.seed, i, end, actions[:, i].tolist())
@@ -98,6 +99,21 @@ def test_rollouts_and_advantages_are_those_of_a_plain_loop(
             for array, expected in zip(stored, zip(*part, strict=True), strict=True):
                 np.testing.assert_array_equal(array[:, i], np.array(expected))
             np.testing.assert_allclose(advantage[:, i], plain_advantages(part), rtol=1e-4, atol=1e-4)
+
+
+def check_memory(rollouts: list[Rollout]) -> None:
+    """The memory before a step is the one after the step before, also from one rollout to the next, and zero where an
+    episode starts."""
+    ended = np.concatenate([rollout.ended for rollout in rollouts])
+    before, after = (
+        [np.concatenate(arrays) for arrays in zip(*memories, strict=True)]
+        for memories in ([rollout.carry for rollout in rollouts], [rollout.carry_after for rollout in rollouts])
+    )
+    assert ended.any()
+    for b, a in zip(before, after, strict=True):
+        assert not b[0].any()
+        assert a.any(axis=(2, 3)).all()
+        np.testing.assert_array_equal(b[1:], a[:-1] * ~ended[:-1, :, None, None])
 
 
 @pytest.mark.parametrize("algo", ON_POLICY)
