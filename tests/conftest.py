@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import TrainConfig, resolve_config
-from rl_training.experiment.registry import REGISTRY
+from rl_training.experiment.registry import REGISTRY, get_algorithm
 from rl_training.experiment.run import step_directories
 
 TESTS = Path(__file__).parent
@@ -20,11 +21,31 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [os.enviro
 CLI = [sys.executable, "-m", "rl_training"]
 
 ALGORITHMS = sorted(REGISTRY)
+ON_POLICY = [name for name in ALGORITHMS if issubclass(get_algorithm(name).load(), OnPolicyAlgorithm)]
+OFF_POLICY = [name for name in ALGORITHMS if name not in ON_POLICY]
+#: Sizes that make a run tiny; each algorithm takes those that it has.
+TINY = {
+    "hidden_sizes": [16],
+    "batch_size": 8,
+    "buffer_size": 150,
+    "learning_starts": 20,
+    "n_steps": 16,
+    "n_epochs": 2,
+    "n_minibatches": 3,
+    "lstm_size": 8,
+    "lstm_layers": 2,
+}
 
 
 def config_fields(algo: str) -> set[str]:
     """The settings that an algorithm has."""
     return set(REGISTRY[algo].load().config_class.model_fields)
+
+
+def settings_of(algo: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Those of the settings that the algorithm has."""
+    fields = config_fields(algo)
+    return {name: value for name, value in settings.items() if name in fields}
 
 
 def tiny_values(algo: str, **values: Any) -> dict[str, Any]:
@@ -36,7 +57,7 @@ def tiny_values(algo: str, **values: Any) -> dict[str, Any]:
         "eval": {"interval": 90, "episodes": 3, "final_episodes": 2, "num_envs": 2},
         "checkpoint": {"interval": 70},
         "log": {"interval": 25, "tensorboard": False},
-        "algo_kwargs": {"hidden_sizes": [16], "batch_size": 8, "buffer_size": 150, "learning_starts": 20},
+        "algo_kwargs": settings_of(algo, TINY),
     }
     algo_kwargs = {**defaults["algo_kwargs"], **values.pop("algo_kwargs", {})}
     return {**defaults, **values, "algo_kwargs": algo_kwargs}

@@ -62,7 +62,9 @@ def test_an_export_gives_the_same_actions(run: Path, file_format: str, tmp_path:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        found = session.run(None, {"obs": obs})[0]
+        module = agent.policy.export_module()
+        state = dict(zip(module.state_names, (tensor.numpy() for tensor in module.initial_state(50)), strict=True))
+        found = session.run(None, {"obs": obs, **state})[0]
     else:
         found, _ = predict(load_exported(path), obs)
     np.testing.assert_array_equal(found, expected)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rl_training_test_envs as test_envs
-from conftest import tiny_config
+from conftest import OFF_POLICY, tiny_config
 
 from rl_training.data import ReplayBuffer
 from rl_training.envs.pool import EnvPool, Episode
@@ -57,6 +57,7 @@ def hand_written_loop(seed: int, env_index: int, end: str, actions: list[int]) -
     return rows
 
 
+@pytest.mark.parametrize("algo", OFF_POLICY)
 @pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
 @pytest.mark.parametrize("num_envs", [1, 2, 3])
 def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, end: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ALGORITHMS, CLI, final_fingerprint, tiny_values
+from conftest import ALGORITHMS, CLI, final_fingerprint, settings_of, tiny_values
 
 from rl_training.experiment.run import step_directories
 
@@ -26,7 +26,7 @@ def write_config(path: Path, algo: str) -> Path:
         total_timesteps=2000,
         checkpoint={"interval": 100, "replay_every": 2},
         eval={"interval": 700, "episodes": 2, "final_episodes": 2, "num_envs": 2},
-        algo_kwargs={"n_step": 3, "buffer_size": 2500, "train_freq": 4},
+        algo_kwargs=settings_of(algo, {"n_step": 3, "buffer_size": 2500, "train_freq": 4}),
     )
     path.write_text(yaml.safe_dump(values))
     return path

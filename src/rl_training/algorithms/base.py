@@ -8,12 +8,25 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from rl_training.algorithms.config import AlgorithmConfig, OffPolicyConfig
+from rl_training.algorithms.config import AlgorithmConfig, OffPolicyConfig, OnPolicyConfig
+from rl_training.data.rollout_buffer import Rollout
 from rl_training.rng import RandomStreams, derive_seed
 from rl_training.schedules import LinearSchedule
 from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, Step, UpdateResult
+
+
+class ExportModule(nn.Module):
+    """A policy for use elsewhere: raw observations (batch, *raw_shape), then the state of a policy that remembers, to
+    actions in the environment's own terms, the numbers behind them, and the state after."""
+
+    output_names: tuple[str, ...] = ("action", "values")
+    state_names: tuple[str, ...] = ()
+
+    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
+        """The state at the start of an episode."""
+        return ()
 
 
 class Policy(ABC):
@@ -35,8 +48,8 @@ class Policy(ABC):
     ) -> PolicyOutput: ...
 
     @abstractmethod
-    def export_module(self) -> nn.Module:
-        """A torch module from raw observations (batch, *raw_shape) to actions in the environment's own terms."""
+    def export_module(self) -> ExportModule:
+        """Acting without exploration as a torch module."""
 
     def initial_carry(self, num_envs: int) -> Carry:
         """The carry at the start of an episode; a feed-forward policy's is empty."""
@@ -140,6 +153,17 @@ class OffPolicyAlgorithm(Algorithm):
     def sample(self, buffer: Any, env_steps: int) -> Any:
         """The batch for one update."""
         return buffer.sample(self.config.batch_size)
+
+
+class OnPolicyAlgorithm(Algorithm):
+    """An algorithm that learns from its own rollouts, each used for one training phase."""
+
+    config: OnPolicyConfig
+    updates: int
+
+    @abstractmethod
+    def update(self, rollout: Rollout, env_steps: int = 0) -> UpdateResult:
+        """One training phase."""
 
 
 def init_generator(seed: int) -> torch.Generator:

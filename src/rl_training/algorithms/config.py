@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -62,4 +62,41 @@ class OffPolicyConfig(AlgorithmConfig):
                 f"buffer_size ({self.buffer_size}) is smaller than batch_size ({self.batch_size}): raise buffer_size or "
                 "lower batch_size"
             )
+        return self
+
+
+class OnPolicyConfig(AlgorithmConfig):
+    """What every algorithm that learns from its own rollouts has."""
+
+    learning_rate: PositiveNumber = Field(3e-4, description="Adam's step size")
+    adam_eps: PositiveNumber = Field(1e-5, description="Adam's epsilon")
+    max_grad_norm: PositiveNumber | None = Field(0.5, description="gradients are clipped to this norm; none: never")
+    n_steps: Positive = Field(128, description="steps of each environment in one rollout")
+    n_epochs: Positive = Field(4, description="passes over a rollout")
+    n_minibatches: Positive = Field(4, description="updates in one pass")
+    gae_lambda: Fraction = Field(0.95, description="lambda of generalised advantage estimation")
+    clip_range: PositiveNumber = Field(0.2, description="how far the probability ratio may move and still be rewarded")
+    final_clip_range: PositiveNumber | None = Field(None, description="clip_range after a linear decay; none: constant")
+    clip_range_decay_steps: Count = Field(0, description="env steps over which clip_range decays")
+    clip_value: PositiveNumber | None = Field(None, description="how far the value may move from the old one; none: freely")
+    entropy_coef: Annotated[Number, Field(ge=0.0)] = Field(0.0, description="weight of the entropy bonus")
+    value_coef: Annotated[Number, Field(ge=0.0)] = Field(0.5, description="weight of the value loss")
+    target_kl: PositiveNumber | None = Field(
+        None, description="a training phase ends when the KL divergence passes this; none: never"
+    )
+    normalize_advantage: bool = Field(True, description="advantages of a minibatch get mean 0 and deviation 1")
+    normalize_observations: bool = Field(False, description="vectors less their running mean, over their running deviation")
+    normalize_rewards: bool = Field(False, description="rewards over the running deviation of the discounted return")
+    hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
+    activation: Literal["tanh", "relu"] = Field("tanh", description="between the hidden layers")
+    initial_log_std: Number = Field(0.0, description="log of the first standard deviation of continuous actions")
+    cnn_layers: tuple[tuple[Positive, Positive, Positive], ...] = Field(
+        ((32, 8, 4), (64, 4, 2), (64, 3, 1)), description="filters, kernel and stride of the convolutions on images"
+    )
+    cnn_features: Positive = Field(512, description="width of what the convolutions end in")
+
+    @model_validator(mode="after")
+    def _clip_decay_is_whole(self) -> OnPolicyConfig:
+        if (self.final_clip_range is None) != (self.clip_range_decay_steps == 0):
+            raise ValueError("final_clip_range and clip_range_decay_steps go together: set both or neither")
         return self

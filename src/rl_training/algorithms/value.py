@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Buffer, OffPolicyAlgorithm, Policy, Recorder
+from rl_training.algorithms.base import Buffer, ExportModule, OffPolicyAlgorithm, Policy, Recorder
 from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig, Positive
 from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
 from rl_training.data import FrameReplayBuffer, NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer, StepRecorder
@@ -99,7 +99,7 @@ class EpsilonGreedyPolicy(Policy):
     def parameters_moved(self) -> None:
         self._q_functions.clear()
 
-    def export_module(self) -> nn.Module:
+    def export_module(self) -> ExportModule:
         return GreedyModule(self.network, self.spec).eval()
 
 
@@ -114,7 +114,7 @@ def _random_actions(
     return action
 
 
-class GreedyModule(nn.Module):
+class GreedyModule(ExportModule):
     """Raw observations -> greedy actions in the environment's terms, and the Q-values behind them."""
 
     def __init__(self, network: ValueNetwork, spec: SpaceSpec) -> None:
@@ -255,7 +255,7 @@ def make_body(
     if spec.observation.kind == "image":
         trunk = NatureCNN(spec.observation.shape, generator, features=None)
     else:
-        trunk = MLP([spec.observation.shape[0], *hidden[:-1]], generator, relu_last=True)
+        trunk = MLP([spec.observation.shape[0], *hidden[:-1]], generator, activate_last=True)
         hidden = hidden[-1:]
     head = ValueHead(
         trunk.features, hidden, spec.action.count, generator, atoms=atoms, dueling=config.dueling, noisy=config.noisy

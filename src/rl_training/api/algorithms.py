@@ -270,6 +270,18 @@ class C51(ManagedAlgorithm):
     algo_name = "c51"
 
 
+class PPO(ManagedAlgorithm):
+    """Proximal policy optimisation (Schulman et al. 2017)."""
+
+    algo_name = "ppo"
+
+
+class RecurrentPPO(ManagedAlgorithm):
+    """PPO with an LSTM."""
+
+    algo_name = "recurrent_ppo"
+
+
 def load_agent(path: str | Path, env: EnvLike | None = None) -> ManagedAlgorithm:
     """An agent of whatever algorithm the run or checkpoint holds."""
     config, policy, checkpoint = load_policy(Path(path), _warn)

@@ -4,5 +4,17 @@ from rl_training.data.frame_replay_buffer import FrameReplayBuffer
 from rl_training.data.n_step import NStepAccumulator, StepRecorder
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.rollout_buffer import Rollout, RolloutBuffer
+from rl_training.data.sequences import PaddedSequences, Sequences
 
-__all__ = ["FrameReplayBuffer", "NStepAccumulator", "PrioritizedReplayBuffer", "ReplayBuffer", "StepRecorder"]
+__all__ = [
+    "FrameReplayBuffer",
+    "NStepAccumulator",
+    "PaddedSequences",
+    "PrioritizedReplayBuffer",
+    "ReplayBuffer",
+    "Rollout",
+    "RolloutBuffer",
+    "Sequences",
+    "StepRecorder",
+]

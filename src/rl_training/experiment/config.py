@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticSerializationError
 
-from rl_training.algorithms.config import AlgorithmConfig, Count, OffPolicyConfig, Positive, StrictModel
+from rl_training.algorithms.config import AlgorithmConfig, Count, OffPolicyConfig, OnPolicyConfig, Positive, StrictModel
+from rl_training.envs.wrappers import wrapper_problem
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.registry import get_algorithm
@@ -55,6 +56,9 @@ class TrainConfig(StrictModel):
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
     env_workers: Literal["inline", "subprocess"] = Field("inline", description="where environments run")
     env_fresh: bool = Field(False, description="make the environment anew for each episode")
+    wrappers: tuple[dict[str, Any], ...] = Field(
+        (), description="wrappers around the environment, inner first: a name and its arguments each"
+    )
     num_envs: Positive = Field(1, description="environments stepped together")
     seed: Count = Field(0, description="decides every random draw of the run")
     total_timesteps: Positive = Field(50_000, description="env steps of the whole run")
@@ -65,6 +69,15 @@ class TrainConfig(StrictModel):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     log: LogConfig = Field(default_factory=LogConfig)
     algo_kwargs: SerializeAsAny[AlgorithmConfig] = Field(description="settings of the algorithm")
+
+    @field_validator("wrappers")
+    @classmethod
+    def _wrappers_exist(cls, wrappers: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        for wrapper in wrappers:
+            problem = wrapper_problem(wrapper)
+            if problem is not None:
+                raise ValueError(problem)
+        return wrappers
 
     @model_validator(mode="after")
     def _warm_up_ends(self) -> TrainConfig:
@@ -80,6 +93,24 @@ class TrainConfig(StrictModel):
             raise ValueError(
                 f"algo_kwargs.train_freq ({settings.train_freq}) leaves no time for an update between learning_starts "
                 f"({settings.learning_starts}) and total_timesteps ({self.total_timesteps}): lower it or raise the total"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rollout_fits(self) -> TrainConfig:
+        settings = self.algo_kwargs
+        if not isinstance(settings, OnPolicyConfig):
+            return self
+        size = settings.n_steps * self.num_envs
+        if size > self.total_timesteps:
+            raise ValueError(
+                f"one rollout (algo_kwargs.n_steps {settings.n_steps} * num_envs {self.num_envs} = {size}) is longer than "
+                f"total_timesteps ({self.total_timesteps}), so nothing would be learned: lower the one or raise the other"
+            )
+        if settings.n_minibatches > size:
+            raise ValueError(
+                f"algo_kwargs.n_minibatches ({settings.n_minibatches}) is more than the steps of a rollout "
+                f"(algo_kwargs.n_steps {settings.n_steps} * num_envs {self.num_envs} = {size}): lower it"
             )
         return self
 

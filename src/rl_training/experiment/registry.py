@@ -80,6 +80,24 @@ _ENTRIES = (
         actions=("discrete",),
         summary="a categorical distribution of the return, with DQN's options; all of them together are Rainbow",
     ),
+    AlgorithmEntry(
+        name="ppo",
+        class_name="PPO",
+        algorithm="rl_training.algorithms.ppo:PPO",
+        trainer="rl_training.runtime.ppo_trainer:train_ppo",
+        observations=("vector", "image"),
+        actions=("discrete", "continuous"),
+        summary="proximal policy optimisation, with normalisation, value clipping and a KL stop as options",
+    ),
+    AlgorithmEntry(
+        name="recurrent_ppo",
+        class_name="RecurrentPPO",
+        algorithm="rl_training.algorithms.recurrent_ppo:RecurrentPPO",
+        trainer="rl_training.runtime.recurrent_ppo_trainer:train_recurrent_ppo",
+        observations=("vector", "image"),
+        actions=("discrete", "continuous"),
+        summary="PPO with an LSTM, for tasks in which one observation does not tell enough",
+    ),
 )
 
 REGISTRY: dict[str, AlgorithmEntry] = {entry.name: entry for entry in _ENTRIES}

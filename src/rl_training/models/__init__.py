@@ -1,23 +1,31 @@
 """Networks. Each is built from an explicit random generator and has no knowledge of losses or environments."""
 
+from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.categorical_q_network import CategoricalQNetwork
 from rl_training.models.cnn import NatureCNN
 from rl_training.models.mlp import MLP
 from rl_training.models.mlp_q_network import MLPQNetwork, QNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork, QuantileQNetwork
 from rl_training.models.noisy import NoisyLinear
+from rl_training.models.normalization import ObservationNormalizer, RunningMoments
+from rl_training.models.recurrent import LSTMCore, RecurrentActorCritic
 from rl_training.models.value_head import ValueHead
 from rl_training.models.value_network import ValueNetwork
 
 __all__ = [
     "MLP",
+    "ActorCritic",
     "CategoricalQNetwork",
+    "LSTMCore",
     "MLPQNetwork",
     "MLPQRQNetwork",
     "NatureCNN",
     "NoisyLinear",
+    "ObservationNormalizer",
     "QNetwork",
     "QuantileQNetwork",
+    "RecurrentActorCritic",
+    "RunningMoments",
     "ValueHead",
     "ValueNetwork",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +15,21 @@ from torch.nn import functional as F
 
 from rl_training.models.noisy import NoisyArrays, NoisyLinear
 
+#: By name, the same function for torch and, in place, for numpy.
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[NDArray[np.float32]], Any]]] = {
+    "relu": (F.relu, lambda x: np.maximum(x, 0.0, out=x)),
+    "tanh": (torch.tanh, lambda x: np.tanh(x, out=x)),
+}
 
-def make_linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """A linear layer with PyTorch's usual initialisation, U(+-1/sqrt(inputs)), drawn from ``generator``."""
+
+def make_linear(inputs: int, outputs: int, generator: torch.Generator, gain: float | None = None) -> nn.Linear:
+    """A linear layer drawn from ``generator``: with a ``gain`` orthogonal weights of that scale and no bias (Saxe et al.,
+    arXiv:1312.6120), without one PyTorch's usual initialisation, U(+-1/sqrt(inputs))."""
     layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")  # no draw from the global generator
+    if gain is not None:
+        nn.init.orthogonal_(layer.weight, gain, generator=generator)
+        nn.init.zeros_(layer.bias)
+        return layer
     bound = 1.0 / math.sqrt(inputs)
     for parameter in (layer.weight, layer.bias):
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
@@ -25,16 +37,31 @@ def make_linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Lin
 
 
 class MLP(nn.Module):
-    """Linear (or noisy) layers of these sizes, with ReLU between them and, with ``relu_last``, after the last."""
+    """Linear (or noisy) layers of these sizes, with an activation between them and, with ``activate_last``, after the last.
+
+    With ``output_gain`` linear layers are orthogonal: sqrt(2) inside, that gain at the end.
+    """
 
     def __init__(
-        self, sizes: Sequence[int], generator: torch.Generator, *, noisy: bool = False, relu_last: bool = False
+        self,
+        sizes: Sequence[int],
+        generator: torch.Generator,
+        *,
+        noisy: bool = False,
+        activation: str = "relu",
+        activate_last: bool = False,
+        output_gain: float | None = None,
     ) -> None:
         super().__init__()
-        make = NoisyLinear if noisy else make_linear
-        self.linears: list[nn.Linear | NoisyLinear] = [make(i, o, generator) for i, o in pairwise(sizes)]
+        self.linears: list[nn.Linear | NoisyLinear] = []
+        for i, (inputs, outputs) in enumerate(pairwise(sizes), start=2):
+            gain = output_gain if i == len(sizes) or output_gain is None else math.sqrt(2.0)
+            make = NoisyLinear(inputs, outputs, generator) if noisy else make_linear(inputs, outputs, generator, gain)
+            self.linears.append(make)
         self.layers = nn.ModuleList(self.linears)
-        self.relu_last = relu_last
+        self.activation = activation
+        self._activate = ACTIVATIONS[activation][0]
+        self.activate_last = activate_last
         self.features = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,8 +69,8 @@ class MLP(nn.Module):
         last = len(self.linears) - 1
         for i, layer in enumerate(self.linears):
             x = F.linear(x, layer.weight, layer.bias)
-            if i < last or self.relu_last:
-                x = F.relu(x)
+            if i < last or self.activate_last:
+                x = self._activate(x)
         return x
 
     def numpy_forward(self, noisy: bool = False) -> NumpyMLP:
@@ -62,13 +89,14 @@ class NumpyMLP:
             else (layer.weight.detach().numpy().T, layer.bias.detach().numpy())
             for layer in mlp.linears
         ]
-        self._relus = [True] * (len(mlp.linears) - 1) + [mlp.relu_last]
+        self._active = [True] * (len(mlp.linears) - 1) + [mlp.activate_last]
+        self._activate = ACTIVATIONS[mlp.activation][1]
 
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        for layer, relu in zip(self._layers, self._relus, strict=False):
+        for layer, active in zip(self._layers, self._active, strict=False):
             weight, bias = layer.current() if isinstance(layer, NoisyArrays) else layer
             x = x @ weight
             x += bias
-            if relu:
-                np.maximum(x, 0.0, out=x)
+            if active:
+                self._activate(x)
         return x

@@ -30,5 +30,5 @@ class MLPQNetwork(QNetwork):
     """``QNetwork`` on vector observations, with hidden layers of these widths."""
 
     def __init__(self, obs_dim: int, action_dim: int, hidden: Sequence[int], generator: torch.Generator) -> None:
-        trunk = MLP([obs_dim, *hidden[:-1]], generator, relu_last=True)
+        trunk = MLP([obs_dim, *hidden[:-1]], generator, activate_last=True)
         super().__init__(trunk, ValueHead(trunk.features, hidden[-1:], action_dim, generator))

@@ -33,5 +33,5 @@ class MLPQRQNetwork(QuantileQNetwork):
     def __init__(
         self, obs_dim: int, action_dim: int, num_quantiles: int, hidden: Sequence[int], generator: torch.Generator
     ) -> None:
-        trunk = MLP([obs_dim, *hidden[:-1]], generator, relu_last=True)
+        trunk = MLP([obs_dim, *hidden[:-1]], generator, activate_last=True)
         super().__init__(trunk, ValueHead(trunk.features, hidden[-1:], action_dim, generator, atoms=num_quantiles))

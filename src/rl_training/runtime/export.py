@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from rl_training.algorithms.base import Policy
+from rl_training.algorithms.base import ExportModule, Policy
 from rl_training.errors import CheckpointError, ConfigError, MissingExtraError
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.runtime.inference import build_policy
@@ -23,6 +24,7 @@ from rl_training.types import Array, SpaceSpec
 
 FORMATS = ("onnx", "safetensors")
 VERIFIED_OBSERVATIONS = 64
+VERIFIED_STEPS = 5
 TOLERANCE = 1e-4
 
 
@@ -59,9 +61,23 @@ def random_observations(spec: SpaceSpec, count: int) -> Array:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def _outputs(policy: Policy, obs: Array) -> list[Array]:
-    with torch.no_grad():
-        return [output.numpy() for output in policy.export_module()(torch.from_numpy(obs))]
+def _run(module: ExportModule, step: Callable[[list[Array]], list[Array]], obs: Array) -> list[Array]:
+    """All outputs over some steps, with the state of each handed to the next: one step if there is no state."""
+    state = [tensor.numpy() for tensor in module.initial_state(len(obs))]
+    outputs: list[Array] = []
+    for k in range(VERIFIED_STEPS if state else 1):
+        found = step([np.roll(obs, k, axis=0), *state])
+        state = found[len(found) - len(state) :]
+        outputs += found
+    return outputs
+
+
+def _outputs(module: ExportModule, obs: Array) -> list[Array]:
+    @torch.no_grad()
+    def step(inputs: list[Array]) -> list[Array]:
+        return [output.numpy() for output in module(*map(torch.from_numpy, inputs))]
+
+    return _run(module, step, obs)
 
 
 def _largest_difference(expected: list[Array], found: list[Array]) -> float:
@@ -81,22 +97,29 @@ def _export_onnx(policy: Policy, config: TrainConfig, path: Path) -> float:
     except ImportError as error:
         raise MissingExtraError(str(error.name), "onnx") from error
     obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
-    module = policy.export_module().eval()
+    module = policy.export_module()
+    inputs = (torch.from_numpy(obs), *module.initial_state(len(obs)))
+    input_names = ["obs", *module.state_names]
     batch = torch.export.Dim("batch")
     with _quiet():
         torch.onnx.export(
             module,
-            (torch.from_numpy(obs),),
+            inputs,
             path,
-            input_names=["obs"],
-            output_names=["action", "values"],
-            dynamic_shapes=({0: batch},),
+            input_names=input_names,
+            output_names=[*module.output_names, *(f"next_{name}" for name in module.state_names)],
+            dynamic_shapes=tuple({0: batch} for _ in inputs),
             dynamo=True,
             external_data=False,
             verbose=False,
         )
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return max(_largest_difference(_outputs(policy, sample), session.run(None, {"obs": sample})) for sample in (obs, obs[:1]))
+
+    def step(arrays: list[Array]) -> list[Array]:
+        outputs: list[Array] = session.run(None, dict(zip(input_names, arrays, strict=True)))
+        return outputs
+
+    return max(_largest_difference(_outputs(module, sample), _run(module, step, sample)) for sample in (obs, obs[:1]))
 
 
 @contextlib.contextmanager
@@ -117,7 +140,7 @@ def _export_safetensors(policy: Policy, config: TrainConfig, path: Path) -> floa
     description = {"config": config.describe(), "spaces": policy.spec.to_json()}
     save_file(arrays, path, metadata={"rl_training": json.dumps(description)})
     obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
-    return _largest_difference(_outputs(policy, obs), _outputs(load_exported(path), obs))
+    return _largest_difference(_outputs(policy.export_module(), obs), _outputs(load_exported(path).export_module(), obs))
 
 
 def load_exported(path: Path) -> Policy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from rl_training.algorithms.base import Buffer, OffPolicyAlgorithm
 from rl_training.rng import RandomStreams
@@ -14,6 +15,7 @@ class Learner(ABC):
     """What the loop hands its steps to. All that it knows is in its states."""
 
     updates: int
+    separate_replay: ClassVar[bool] = False  # whether ``replay_state`` holds something, which need not be saved each time
 
     @property
     @abstractmethod
@@ -51,6 +53,8 @@ class Learner(ABC):
 
 class OffPolicyLearner(Learner):
     """Recorder -> buffer -> algorithm, for every algorithm that learns from replay."""
+
+    separate_replay = True
 
     def __init__(self, algorithm: OffPolicyAlgorithm, num_envs: int, streams: RandomStreams, timer: PhaseTimer) -> None:
         self.algorithm = algorithm

@@ -6,6 +6,7 @@ import torch
 
 from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv
 from rl_training.envs.pool import EnvPool
+from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 
@@ -23,8 +24,9 @@ def make_pool(
             "env_workers: subprocess and env_fresh need to make environments; pass a function that makes one instead of an "
             "environment"
         )
+    factory = factory or RegisteredEnv(config.env_id, config.env_kwargs)
     return EnvPool(
-        factory or RegisteredEnv(config.env_id, config.env_kwargs),
+        WrappedEnv(factory, config.wrappers) if config.wrappers else factory,
         num_envs=num_envs,
         seed=config.seed,
         stream=stream,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.algorithms.base import Algorithm, OffPolicyAlgorithm, Policy, init_generator
+from rl_training.algorithms.base import Algorithm, Policy, init_generator
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.pool import EnvPool
 from rl_training.errors import CheckpointError, EnvironmentFault
@@ -30,7 +30,8 @@ from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.inference import acting_parts
-from rl_training.runtime.learner import Learner, OffPolicyLearner
+from rl_training.runtime.learner import Learner
+from rl_training.runtime.learners import make_learner
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
@@ -81,8 +82,7 @@ class Trainer:
             policy = algorithm_class.make_policy(config.algo_kwargs, self.pool.spec, init_generator(config.seed))
             policy.network.to(usable_device(config.device))
             self.algorithm: Algorithm = algorithm_class(policy, config.algo_kwargs, self.streams)
-            assert isinstance(self.algorithm, OffPolicyAlgorithm)
-            self.learner: Learner = OffPolicyLearner(self.algorithm, config.num_envs, self.streams, self.timer)
+            self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.streams, self.timer)
         self._carry = self.policy.initial_carry(config.num_envs)
         self._pending: PolicyOutput | None = None
         self._eval_pool: EnvPool | None = None
@@ -317,7 +317,7 @@ class Trainer:
         if self.run is None or self._saved_at == self.env_steps:
             return
         every = self.config.checkpoint.replay_every
-        replay = every > 0 and (final or self._checkpoints % every == 0)
+        replay = not self.learner.separate_replay or (every > 0 and (final or self._checkpoints % every == 0))
         self.run.save(self.env_steps, self._parts(replay=replay), self._info())
         if replay or every == 0:
             self._saved_at = self.env_steps

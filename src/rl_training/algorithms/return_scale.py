@@ -1,0 +1,40 @@
+"""Rewards in units of how much the discounted return varies, so that one value loss fits every task."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rl_training.models.normalization import CLIP, RunningMoments
+from rl_training.types import Array, State
+
+
+class ReturnScale:
+    """Divides rewards by the running standard deviation of the discounted return so far, clipped to +-10.
+
+    The mean is left alone: shifting rewards would change which policy is best.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        self._gamma = gamma
+        self._moments = RunningMoments()
+        self._returns: Array = np.zeros(0)  # (env,) of the open episodes; as many as the first rollout has
+
+    def scale(self, reward: Array, ended: Array) -> Array:
+        """Takes in a rollout (time, env) and returns its rewards scaled."""
+        running = self._returns if len(self._returns) else np.zeros(reward.shape[1])
+        returns = np.empty(reward.shape)
+        for t in range(len(reward)):
+            running = running * self._gamma + reward[t]
+            returns[t] = running
+            running = running * ~ended[t]
+        self._returns = running
+        self._moments.update(returns.reshape(-1))
+        scaled: Array = np.clip(reward / self._moments.std, -CLIP, CLIP).astype(np.float32)
+        return scaled
+
+    def state_dict(self) -> State:
+        return {"moments": self._moments.state_dict(), "returns": self._returns.copy()}
+
+    def load_state_dict(self, state: State) -> None:
+        self._moments.load_state_dict(state["moments"])
+        self._returns = np.array(state["returns"])

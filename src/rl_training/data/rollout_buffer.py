@@ -1,0 +1,138 @@
+"""The storage of the on-policy algorithms: some steps of every environment, in order, used once and overwritten."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.types import Array, Carry, State, Step
+
+
+class Rollout(NamedTuple):
+    """Steps of N environments in order, each array (time, env, ...)."""
+
+    obs: Array
+    action: Array
+    reward: NDArray[np.float32]
+    next_obs: Array  # true next observations: the final one where an episode ended
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    carry: Carry  # what the policy remembered before each step: zero where an episode starts
+    carry_after: Carry  # what it remembered after each step, not reset
+    action_mask: NDArray[np.bool_] | None = None  # (time, env, action) what was allowed
+
+    @property
+    def ended(self) -> NDArray[np.bool_]:
+        return self.terminated | self.truncated
+
+    @property
+    def start(self) -> NDArray[np.bool_]:
+        """Where an episode starts within the rollout. The first step counts as none: its carry is already right."""
+        ended = self.ended
+        return np.concatenate([np.zeros_like(ended[:1]), ended[:-1]])
+
+
+class RolloutBuffer:
+    """``add`` a step until ``full``; take the ``rollout``; ``clear``."""
+
+    def __init__(
+        self,
+        steps: int,
+        num_envs: int,
+        obs_shape: tuple[int, ...],
+        action_shape: tuple[int, ...],
+        *,
+        obs_dtype: type = np.float32,
+        action_dtype: type = np.int64,
+        masked_actions: int = 0,
+        carry: Carry = (),
+    ) -> None:
+        """``carry`` is that of the beginning of every episode, (env, ...) each; with ``masked_actions`` (how many there are)
+        the masks are stored too."""
+        size = (steps, num_envs)
+        self.steps = steps
+        self.length = 0
+        self._obs: Array = np.zeros((*size, *obs_shape), obs_dtype)
+        self._next_obs = np.zeros_like(self._obs)
+        self._action: Array = np.zeros((*size, *action_shape), action_dtype)
+        self._reward = np.zeros(size, np.float32)
+        self._terminated = np.zeros(size, np.bool_)
+        self._truncated = np.zeros(size, np.bool_)
+        self._mask = np.zeros((*size, masked_actions), np.bool_)
+        self._carry = tuple(np.zeros((steps + 1, *array.shape), array.dtype) for array in carry)
+        self._carry_after = tuple(np.zeros_like(array[:-1]) for array in self._carry)
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def full(self) -> bool:
+        return self.length == self.steps
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in (*self._per_step(), *self._carry))
+
+    def add(self, step: Step, carry_after: Carry, next_carry: Carry, action_mask: NDArray[np.bool_] | None = None) -> None:
+        """A step with the policy's carry after it, as it was and as it is acted on next (reset where an episode ended), and
+        with the actions that were allowed."""
+        t = self.length
+        arrays = (self._obs, self._action, self._reward, self._next_obs, self._terminated, self._truncated)
+        for array, value in zip(arrays, step, strict=False):
+            array[t] = value
+        if action_mask is not None:
+            self._mask[t] = action_mask
+        for stored, value in zip(self._carry_after, carry_after, strict=True):
+            stored[t] = value
+        for stored, value in zip(self._carry, next_carry, strict=True):
+            stored[t + 1] = value
+        self.length += 1
+
+    def end_episode(self, env_index: int) -> None:
+        """The episode of an environment cannot go on: its last step counts as truncated, and it starts anew."""
+        if self.length:
+            self._truncated[self.length - 1, env_index] = True
+        for stored in self._carry:
+            stored[self.length, env_index] = 0
+
+    def rollout(self) -> Rollout:
+        """What is stored, as views."""
+        n = self.length
+        return Rollout(
+            self._obs[:n],
+            self._action[:n],
+            self._reward[:n],
+            self._next_obs[:n],
+            self._terminated[:n],
+            self._truncated[:n],
+            tuple(array[:n] for array in self._carry),
+            tuple(array[:n] for array in self._carry_after),
+            self._mask[:n] if self._mask.shape[2] else None,
+        )
+
+    def clear(self) -> None:
+        """Empties the buffer; what the policy remembers stays."""
+        for stored in self._carry:
+            stored[0] = stored[self.length]
+        self.length = 0
+
+    def _per_step(self) -> tuple[Array, ...]:
+        scalars = (self._reward, self._terminated, self._truncated, self._mask)
+        return (self._obs, self._next_obs, self._action, *scalars, *self._carry_after)
+
+    def state_dict(self) -> State:
+        n = self.length
+        return {
+            "length": n,
+            "steps": [array[:n].copy() for array in self._per_step()],
+            "carry": [array[: n + 1].copy() for array in self._carry],
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        n = self.length = int(state["length"])
+        for array, saved in zip(self._per_step(), state["steps"], strict=True):
+            array[:n] = saved
+        for array, saved in zip(self._carry, state["carry"], strict=True):
+            array[: n + 1] = saved

@@ -1,0 +1,89 @@
+"""Wrappers that a config can name, and the factory that puts them on.
+
+wrappers:
+  - {name: mask_observation, indices: [1, 3]}
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.envs.factory import Env, EnvFactory
+from rl_training.errors import ConfigError, did_you_mean
+
+#: Every wrapper, once: its name in a config and where it is.
+WRAPPERS = {
+    "action_repeat": "rl_training.envs.pixels:ActionRepeat",
+    "mask_observation": "rl_training.envs.wrappers:MaskObservation",
+    "pixels": "rl_training.envs.pixels:PixelObservation",
+}
+
+
+class MaskObservation(gym.ObservationWrapper[Any, Any, Any]):
+    """Sets some entries of a Box observation to zero, so that the agent cannot see them: velocities, for instance."""
+
+    def __init__(self, env: Env, indices: Sequence[int]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise ConfigError(f"mask_observation works on vectors (a Box of one dimension); this environment has {space}")
+        size = space.shape[0]
+        wrong = [index for index in indices if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < size]
+        if wrong:
+            raise ConfigError(f"mask_observation: indices must be whole numbers from 0 to {size - 1}, not {wrong}")
+        self._seen = np.ones(space.shape, space.dtype)
+        self._seen[list(indices)] = 0
+        low, high = (np.where(self._seen, bound, 0) for bound in (space.low, space.high))
+        self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
+
+    def observation(self, observation: Any) -> Any:
+        return observation * self._seen
+
+
+@dataclass(frozen=True)
+class WrappedEnv:
+    """Makes an environment with wrappers around it, inner first. Plain data, so it can be sent to a worker process."""
+
+    factory: EnvFactory
+    wrappers: tuple[Mapping[str, Any], ...]
+
+    def __call__(self) -> Env:
+        env = self.factory()
+        for wrapper in self.wrappers:
+            arguments = {key: value for key, value in wrapper.items() if key != "name"}
+            try:
+                env = _load(wrapper["name"])(env, **arguments)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"the wrapper {wrapper['name']} does not take {arguments}: {error}") from error
+        return env
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = WRAPPERS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def wrapper_problem(wrapper: Mapping[str, Any]) -> str | None:
+    """What is wrong with an entry of ``wrappers``, if anything."""
+    name = wrapper.get("name")
+    if not isinstance(name, str):
+        return "a wrapper needs its name, such as {name: mask_observation, indices: [1, 3]}"
+    if name not in WRAPPERS:
+        return f"unknown wrapper '{name}'{did_you_mean(name, WRAPPERS)}"
+    parameters = list(inspect.signature(_load(name)).parameters.values())[1:]  # less the environment
+    known = [parameter.name for parameter in parameters]
+    for key in wrapper:
+        if key != "name" and key not in known:
+            return f"the wrapper {name} has no argument '{key}'{did_you_mean(key, known)}"
+    for parameter in parameters:
+        if parameter.default is parameter.empty and parameter.name not in wrapper:
+            return f"the wrapper {name} needs the argument '{parameter.name}'"
+    return None

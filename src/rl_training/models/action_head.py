@@ -1,0 +1,111 @@
+"""From what a policy network puts out to actions: how likely one is, how to draw one, which is the best.
+
+Learning goes through torch, drawing through numpy and a generator of the run's own.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_training.types import ActionSpec, Array
+
+#: The logit of a forbidden action: its probability is exactly 0 and, unlike with minus infinity, its entropy term too.
+FORBIDDEN = -1e8
+_LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class ActionHead(nn.Module, ABC):
+    """The distribution over actions that a network's ``outputs`` numbers describe."""
+
+    outputs: int
+    output_name: str
+
+    @abstractmethod
+    def log_prob_and_entropy(self, output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, outputs), (batch, ...) -> log-probability and entropy, each (batch,)."""
+
+    @abstractmethod
+    def sample(self, output: Array, rng: np.random.Generator) -> Array:
+        """One action per row, each drawn on its own."""
+
+    @abstractmethod
+    def mode(self, output: Array) -> Array:
+        """The likeliest action of each row."""
+
+    @abstractmethod
+    def env_mode(self, output: Tensor) -> Tensor:
+        """``mode`` in torch and in the environment's own terms, for export."""
+
+
+class CategoricalHead(ActionHead):
+    """Discrete actions from logits."""
+
+    output_name = "logits"
+
+    def __init__(self, spec: ActionSpec) -> None:
+        super().__init__()
+        self.outputs = spec.count
+        self._start = spec.start
+
+    def log_prob_and_entropy(self, output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = F.log_softmax(output, dim=1)
+        chosen = log_probs.gather(1, action.unsqueeze(1)).squeeze(1)
+        return chosen, -(log_probs.exp() * log_probs).sum(dim=1)
+
+    def sample(self, output: Array, rng: np.random.Generator) -> Array:
+        # The Gumbel-max trick: -log of an exponential draw is Gumbel noise, and the largest noisy logit is a fair draw.
+        action: Array = (output - np.log(rng.standard_exponential(output.shape))).argmax(axis=1)
+        return action
+
+    def mode(self, output: Array) -> Array:
+        action: Array = output.argmax(axis=1)
+        return action
+
+    def env_mode(self, output: Tensor) -> Tensor:
+        return output.argmax(dim=1) + self._start
+
+
+class GaussianHead(ActionHead):
+    """Continuous actions from their means, with one learned standard deviation per dimension whatever the state.
+
+    An action may lie outside [-1, 1]; it is clipped on its way to the environment and learned from as it was drawn.
+    """
+
+    output_name = "mean"
+
+    def __init__(self, spec: ActionSpec, initial_log_std: float) -> None:
+        super().__init__()
+        self.outputs = len(spec.low)
+        self._spec = spec
+        self.log_std = nn.Parameter(torch.full((self.outputs,), initial_log_std))
+
+    def log_prob_and_entropy(self, output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        distance = (action - output) * (-self.log_std).exp()
+        log_prob = -(0.5 * distance.square() + self.log_std + _LOG_SQRT_2_PI).sum(dim=1)
+        entropy = (self.log_std + 0.5 + _LOG_SQRT_2_PI).sum()
+        return log_prob, entropy.expand_as(log_prob)
+
+    def sample(self, output: Array, rng: np.random.Generator) -> Array:
+        noise = rng.standard_normal(output.shape, np.float32)
+        std = np.exp(self.log_std.detach().cpu().numpy())
+        action: Array = output + std * noise
+        return action
+
+    def mode(self, output: Array) -> Array:
+        return output
+
+    def env_mode(self, output: Tensor) -> Tensor:
+        low, high = torch.tensor(self._spec.low), torch.tensor(self._spec.high)
+        scaled = low + (output.clamp(-1.0, 1.0) + 1.0) * 0.5 * (high - low)
+        return scaled.reshape(-1, *self._spec.raw_shape)
+
+
+def make_action_head(spec: ActionSpec, initial_log_std: float = 0.0) -> ActionHead:
+    """The head that fits an action space."""
+    return CategoricalHead(spec) if spec.kind == "discrete" else GaussianHead(spec, initial_log_std)

@@ -1,0 +1,98 @@
+"""Running mean and variance, kept exactly (float64) and restored exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.types import Array, State
+
+CLIP = 10.0
+EPSILON = 1e-8
+
+
+class RunningMoments:
+    """Count, mean and variance of all that was seen, a batch at a time (Chan, Golub & LeVeque 1979)."""
+
+    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+        self.count = 0.0
+        self.mean = np.zeros(shape)
+        self.squares = np.zeros(shape)  # the sum of squared distances from the mean
+
+    def update(self, batch: Array) -> None:
+        """Takes in a batch (sample, *shape)."""
+        values = batch.astype(np.float64)
+        mean = values.mean(axis=0)
+        squares = np.square(values - mean).sum(axis=0)
+        total = self.count + len(values)
+        distance = mean - self.mean
+        self.squares = self.squares + squares + np.square(distance) * (self.count * len(values) / total)
+        self.mean = self.mean + distance * (len(values) / total)
+        self.count = total
+
+    @property
+    def std(self) -> Array:
+        """The standard deviation; 1 as long as nothing was seen."""
+        if not self.count:
+            return np.ones_like(self.mean)
+        deviation: Array = np.sqrt(self.squares / self.count + EPSILON)
+        return deviation
+
+    def state_dict(self) -> State:
+        return {"count": self.count, "mean": self.mean.copy(), "squares": self.squares.copy()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.count, self.mean, self.squares = float(state["count"]), np.array(state["mean"]), np.array(state["squares"])
+
+
+class ObservationNormalizer(nn.Module):
+    """Vectors less their running mean, over their running standard deviation, clipped to +-10.
+
+    The statistics are buffers, so a policy's weights, checkpoints and exports carry them. They change only in ``update``:
+    acting, evaluation and the passes of one training phase all see the same function. The buffers are always written in
+    place, so that numpy views of them stay good.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("shift", torch.zeros(size))  # mean and 1 / std, as the network uses them
+        self.register_buffer("scale", torch.ones(size))
+
+    def update(self, obs: Array) -> None:
+        """Takes in observations (sample, size)."""
+        moments = RunningMoments()
+        moments.count = float(self.count)
+        moments.mean, moments.squares = self.mean.cpu().numpy(), self.squares.cpu().numpy()
+        moments.update(obs)
+        self.count.fill_(moments.count)
+        self.mean.copy_(torch.from_numpy(moments.mean))
+        self.squares.copy_(torch.from_numpy(moments.squares))
+        self.shift.copy_(self.mean)
+        self.scale.copy_(torch.from_numpy(1.0 / moments.std))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return ((obs - self.shift) * self.scale).clamp(-CLIP, CLIP)
+
+    def numpy_forward(self) -> Callable[[Array], Array]:
+        """The same on numpy arrays, over the buffers' own memory."""
+        shift, scale = self.shift.numpy(), self.scale.numpy()
+
+        def normalize(obs: Array) -> Array:
+            x = obs - shift
+            x *= scale
+            clipped: Array = np.clip(x, -CLIP, CLIP, out=x)
+            return clipped
+
+        return normalize

@@ -1,0 +1,181 @@
+"""The training entries of PPO and recurrent PPO, end to end on tiny runs, and that they learn what they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rl_training_test_envs  # noqa: F401 - registers the environments
+from conftest import ON_POLICY, metrics_without_time, tiny_config
+
+from rl_training import PPO, RecurrentPPO
+from rl_training.errors import ConfigError
+from rl_training.experiment.checkpoint import verify_checkpoint
+from rl_training.experiment.config import load_config_data, resolve_config
+from rl_training.experiment.packaged import packaged_configs
+from rl_training.experiment.registry import get_algorithm
+from rl_training.runtime.export import load_exported
+from rl_training.runtime.inference import predict
+from rl_training.runtime.on_policy_learner import OnPolicyLearner
+from rl_training.runtime.ppo_trainer import train_ppo
+from rl_training.runtime.recurrent_ppo_trainer import train_recurrent_ppo
+from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.trainer import Trainer
+
+
+@pytest.mark.parametrize("algo", ON_POLICY)
+def test_a_run_writes_checkpoint_and_metrics(algo: str, tmp_path: Path) -> None:
+    train = {"ppo": train_ppo, "recurrent_ppo": train_recurrent_ppo}[algo]
+    assert get_algorithm(algo).load_trainer() is train
+    result = train(tiny_config(algo, output_dir=str(tmp_path / "run"), num_envs=2))
+    assert result.run_dir is not None
+    assert result.checkpoint is not None
+    assert (result.env_steps, result.interrupted_by) == (240, None)
+    assert 0 < result.updates <= 240 // 32 * 2 * 3
+    assert verify_checkpoint(result.checkpoint)["info"]["step"] == 240
+    last = [record for record in metrics_without_time(result.run_dir) if record["kind"] == "train"][-1]
+    assert {"loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance"} <= set(last)
+    assert {"learning_rate", "clip_range", "return_mean"} <= set(last)
+
+
+@pytest.mark.parametrize("algo", ON_POLICY)
+@pytest.mark.parametrize("env", ["continuous", "image"])
+def test_other_spaces_train_resume_predict_and_export(algo: str, env: str, tmp_path: Path) -> None:
+    values: dict[str, Any] = {"env_id": "Pendulum-v1"}
+    if env == "image":
+        values = {"env_id": "rl_training_test_envs:OddSpaces-v0", "env_kwargs": {"observation": "image"}}
+    values |= {"num_envs": 2, "total_timesteps": 96, "algo_kwargs": {"normalize_observations": env == "continuous"}}
+    run = tmp_path / "run"
+    trainer = start_training(tiny_config(algo, **values, output_dir=str(run)), command="test")
+    trainer.train()
+    policy, spec = trainer.policy, trainer.pool.spec
+    obs = trainer.pool.obs
+    trainer.close()
+    agent = {"ppo": PPO, "recurrent_ppo": RecurrentPPO}[algo].load(run)
+    state, exported_state = None, None
+    for file_format in ("onnx", "safetensors"):
+        agent.export(tmp_path / f"policy.{file_format}")  # verified against the original
+    exported = load_exported(tmp_path / "policy.safetensors")
+    for _ in range(3):
+        action, state = agent.predict(obs, state)
+        same, exported_state = predict(exported, obs, exported_state)
+        np.testing.assert_array_equal(action, same)
+        assert action.shape == (2, *spec.action.raw_shape)
+    assert policy.spec == agent.policy.spec
+
+
+@pytest.mark.parametrize("algo", ON_POLICY)
+def test_no_setting_of_the_replay_keeps_a_run_from_resuming_exactly(algo: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trainer = start_training(
+        tiny_config(algo, output_dir=str(run), checkpoint={"interval": 70, "replay_every": 0}), command="test"
+    )
+    trainer.train(100)
+    trainer.close()
+
+    def no_warning(message: str) -> None:
+        raise AssertionError(f"unexpected: {message}")
+
+    resumed = resume_training(run, warn=no_warning)
+    assert resumed.env_steps == 100
+    resumed.close()
+
+
+@pytest.mark.parametrize("algo", ON_POLICY)
+def test_masked_actions_reach_the_rollout(algo: str) -> None:
+    """The environment asserts that no forbidden action comes; every stored mask allows what was done."""
+    trainer = Trainer(tiny_config(algo, env_id="rl_training_test_envs:Masked-v0", num_envs=2, total_timesteps=50))
+    trainer.train()
+    learner = trainer.learner
+    assert isinstance(learner, OnPolicyLearner)
+    rollout = learner.rollout.rollout()
+    assert rollout.action_mask is not None
+    assert len(rollout.action) == 25 - 16
+    np.testing.assert_array_equal(rollout.action_mask, np.arange(4) != rollout.obs)
+
+
+def test_evaluation_leaves_the_statistics_alone() -> None:
+    trainer = Trainer(tiny_config("ppo", algo_kwargs={"normalize_observations": True}))
+    trainer.train(64)
+    before = trainer.policy.state_dict()
+    trainer.evaluate(3)
+    assert all((before[name] == value).all() for name, value in trainer.policy.state_dict().items())
+
+
+def test_every_packaged_config_is_valid() -> None:
+    for name in packaged_configs():
+        resolve_config(load_config_data(name))
+
+
+def learned(algo: str, env_id: str, steps: int, **algo_kwargs: Any) -> float:
+    config = tiny_config(
+        algo,
+        env_id=env_id,
+        num_envs=8,
+        total_timesteps=steps,
+        eval={"interval": 0, "final_episodes": 50, "num_envs": 10},
+        algo_kwargs={"n_steps": 32, "n_epochs": 10, "n_minibatches": 4, "learning_rate": 3e-3, **algo_kwargs},
+    )
+    result = Trainer(config).train()
+    assert result.evaluation is not None
+    return result.evaluation.mean_return
+
+
+def test_ppo_learns_a_trivial_task() -> None:
+    """Walking home against noise: always heading home gives -13.8; at random or still -28; running away -23.6."""
+    assert learned("ppo", "rl_training_test_envs:RandomWalk-v0", 6000, hidden_sizes=[32]) > -17
+
+
+def test_only_memory_solves_a_memory_task() -> None:
+    """The cue is shown once and asked for later: 1 for who remembers it, 0 on average for who does not."""
+    env_id = "rl_training_test_envs:Recall-v0"
+    recurrent = {"lstm_size": 16, "lstm_layers": 1, "gamma": 0.9}
+    assert learned("recurrent_ppo", env_id, 8000, **recurrent) > 0.9
+    assert learned("ppo", env_id, 8000, gamma=0.9) < 0.5
+
+
+# ---------------------------------------------------------------------------------------------------- wrappers
+
+
+def masked(wrappers: list[dict[str, Any]], **values: Any) -> Trainer:
+    return Trainer(tiny_config("ppo", wrappers=wrappers, **values))
+
+
+@pytest.mark.parametrize("workers", ["inline", "subprocess"])
+def test_masked_entries_are_never_seen(workers: str) -> None:
+    trainer = masked([{"name": "mask_observation", "indices": [1, 3]}], env_workers=workers, num_envs=2)
+    trainer.pool.reset()
+    for _ in range(30):
+        step, _ = trainer.pool.step(np.array([0, 1]))
+        for obs in (step.obs, step.next_obs):
+            assert not obs[:, [1, 3]].any()
+            assert obs[:, [0, 2]].any()
+    trainer.close()
+
+
+def test_wrappers_go_around_a_given_environment_too() -> None:
+    import gymnasium as gym
+
+    agent = PPO(lambda: gym.make("Pendulum-v1"), wrappers=[{"name": "mask_observation", "indices": [2]}], n_steps=8)
+    trainer = agent._get_trainer()
+    trainer.pool.reset()
+    step, _ = trainer.pool.step(np.ones((1, 1), np.float32))
+    assert not step.next_obs[:, 2].any()
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "message"),
+    [
+        ({"name": "mask_observations", "indices": [1]}, "did you mean 'mask_observation'"),
+        ({"name": "mask_observation", "index": [1]}, "did you mean 'indices'"),
+        ({"name": "mask_observation"}, "needs the argument 'indices'"),
+        ({"indices": [1]}, "needs its name"),
+        ({"name": "mask_observation", "indices": [4]}, "from 0 to 3"),
+        ({"name": "mask_observation", "indices": 1}, "does not take"),
+    ],
+)
+def test_a_wrong_wrapper_is_named(wrapper: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        masked([wrapper])
