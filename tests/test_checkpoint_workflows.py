@@ -10,7 +10,7 @@ import pytest
 from conftest import tiny_config
 
 from rl_training.api import load_agent
-from rl_training.errors import ConfigError
+from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import ACTING_PARTS
 from rl_training.runtime.export import load_exported, random_observations
@@ -92,3 +92,12 @@ def test_a_full_save_goes_on_as_the_original(algo: str, tmp_path: Path) -> None:
         each.learn(200)
     for key, value in agent.policy.state_dict().items():
         assert (value == twin.policy.state_dict()[key]).all()
+
+
+def test_a_policy_with_broken_weights_is_not_exported(run: Path, tmp_path: Path) -> None:
+    agent = load_agent(run)
+    for parameter in agent.policy.network.parameters():
+        parameter.data.fill_(float("nan"))
+    with pytest.raises(CheckpointError, match="export"):
+        agent.export(tmp_path / "policy.safetensors")
+    assert not list(tmp_path.iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import logging
@@ -19,13 +20,14 @@ from safetensors.numpy import load_file, save_file
 from rl_training.algorithms.base import ExportModule, Policy
 from rl_training.errors import CheckpointError, ConfigError, MissingExtraError
 from rl_training.experiment.config import TrainConfig, resolve_config
-from rl_training.runtime.inference import build_policy
+from rl_training.runtime.inference import build_policy, predict
 from rl_training.types import Array, SpaceSpec
 
 FORMATS = ("onnx", "safetensors")
 VERIFIED_OBSERVATIONS = 64
 VERIFIED_STEPS = 5
 TOLERANCE = 1e-4
+SAME_ACTIONS = 0.95
 
 
 def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: str | None = None) -> float:
@@ -36,8 +38,9 @@ def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: 
     write = _export_onnx if chosen == "onnx" else _export_safetensors
     temporary = path.with_name(f".writing-{path.name}")
     try:
+        _require_the_policys_actions(policy)
         difference = write(policy, config, temporary)
-        if difference > TOLERANCE:
+        if not difference <= TOLERANCE:  # a NaN fails too
             raise CheckpointError(f"the exported policy differs from the original by {difference:.2g}; nothing was written")
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
@@ -45,6 +48,26 @@ def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: 
     finally:
         temporary.unlink(missing_ok=True)
     return difference
+
+
+def _module(policy: Policy) -> ExportModule:
+    """A copy on the CPU, whatever the policy trains on."""
+    return copy.deepcopy(policy.export_module()).cpu().eval()
+
+
+def _require_the_policys_actions(policy: Policy) -> None:
+    """The module to be exported must act as the policy itself does, from raw observations to the environment's actions."""
+    obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
+    module = _module(policy)
+    with torch.no_grad():
+        found = module(torch.from_numpy(obs), *module.initial_state(len(obs)))[0].numpy()
+    expected, _ = predict(policy, obs)
+    if policy.spec.action.kind == "discrete":  # where two values tie within rounding, either may be chosen
+        same = float((found == expected).mean()) >= SAME_ACTIONS
+    else:
+        same = np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    if not same:
+        raise CheckpointError("the policy cannot be exported: its module does not act as the policy does")
 
 
 def random_observations(spec: SpaceSpec, count: int) -> Array:
@@ -97,7 +120,7 @@ def _export_onnx(policy: Policy, config: TrainConfig, path: Path) -> float:
     except ImportError as error:
         raise MissingExtraError(str(error.name), "onnx") from error
     obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
-    module = policy.export_module()
+    module = _module(policy)
     inputs = (torch.from_numpy(obs), *module.initial_state(len(obs)))
     input_names = ["obs", *module.state_names]
     batch = torch.export.Dim("batch")
@@ -140,7 +163,7 @@ def _export_safetensors(policy: Policy, config: TrainConfig, path: Path) -> floa
     description = {"config": config.describe(), "spaces": policy.spec.to_json()}
     save_file(arrays, path, metadata={"rl_training": json.dumps(description)})
     obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
-    return _largest_difference(_outputs(policy.export_module(), obs), _outputs(load_exported(path).export_module(), obs))
+    return _largest_difference(_outputs(_module(policy), obs), _outputs(_module(load_exported(path)), obs))
 
 
 def load_exported(path: Path) -> Policy:
