@@ -68,7 +68,7 @@ def run(config: str, seed: int) -> tuple[str, int, dict[str, float]]:
 def _same_config(config: str, path: Path) -> bool:
     """Whether a run directory was made with the config as it is now."""
     now = resolve_config(load_config_data(config)).describe()
-    then = yaml.safe_load((path / "config.yaml").read_text())
+    then = resolve_config(load_config_data(str(path / "config.yaml"))).describe()
     return {**now, "seed": None} == {**then, "seed": None}
 
 
@@ -84,9 +84,18 @@ def record(config: str, seed: int, outcome: dict[str, float]) -> None:
     RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
 
 
+def bar(reference: dict[str, Any]) -> str:
+    if "below" in reference:
+        return f"median below {reference['below']}"
+    rule = "median" if reference.get("median") else f"{reference['passing']} of {reference['seeds']}"
+    return f"{reference['threshold']} ({rule})"
+
+
 def verdict(reference: dict[str, Any], returns: list[float]) -> str:
     if len(returns) < reference["seeds"]:
         return f"incomplete: {len(returns)} of {reference['seeds']} seeds"
+    if "below" in reference:  # a control, which must not succeed
+        return "as expected" if statistics.median(returns) < reference["below"] else "UNEXPECTED"
     if reference.get("median"):
         return "pass" if statistics.median(returns) >= reference["threshold"] else "FALLS SHORT"
     passed = sum(value >= reference["threshold"] for value in returns)
@@ -103,13 +112,12 @@ def write_report(references: dict[str, dict[str, Any]]) -> None:
     for config, reference in references.items():
         outcomes = [results.get(config, {})[key] for key in sorted(results.get(config, {}), key=int)]
         if not outcomes:
-            lines.append(f"| {config} | | not run | | {reference['threshold']} | | {reference['source']} | |")
+            lines.append(f"| {config} | | not run | | {bar(reference)} | | {reference['source']} | |")
             continue
         returns = [outcome["return"] for outcome in outcomes]
-        rule = "median" if reference.get("median") else f"{reference['passing']} of {reference['seeds']}"
         lines.append(
             f"| {config} | {outcomes[0]['steps']} | {', '.join(f'{value:.0f}' for value in returns)} "
-            f"| {statistics.median(returns):.1f} | {reference['threshold']} ({rule}) | {verdict(reference, returns)} "
+            f"| {statistics.median(returns):.1f} | {bar(reference)} | {verdict(reference, returns)} "
             f"| {reference['source']} | {statistics.median(outcome['seconds'] for outcome in outcomes):.0f} |"
         )
     before, _, rest = REPORT.read_text().partition(MARKS[0])
