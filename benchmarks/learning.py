@@ -20,6 +20,8 @@ from typing import Any
 
 import yaml
 
+from rl_training.experiment.config import load_config_data, resolve_config
+
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "learning"
 RESULTS = Path(__file__).parent / "results" / "learning.json"
@@ -39,7 +41,7 @@ def main() -> int:
         jobs = [(config, seed) for config in chosen for seed in range(references[config]["seeds"])]
         with ThreadPoolExecutor(arguments.jobs) as pool:
             for config, seed, outcome in pool.map(lambda job: run(*job), jobs):
-                print(f"{config} seed {seed}: {outcome['return']:.1f} in {outcome['seconds']:.0f} s", flush=True)
+                print(f"{config} seed {seed}: {outcome['return']:.1f} in {outcome['seconds']:.0f} CPU seconds", flush=True)
                 record(config, seed, outcome)
     write_report(references)
     return 0
@@ -48,17 +50,26 @@ def main() -> int:
 def run(config: str, seed: int) -> tuple[str, int, dict[str, float]]:
     """Trains one seed, or goes on with it, in a process of its own."""
     path = RUNS / config / f"seed{seed}"
+    if path.exists() and not _same_config(config, path):
+        raise SystemExit(f"{path} was run with another version of {config}; move it away first")
     if not (path / "evaluation.json").exists():
         rl_training = [sys.executable, "-m", "rl_training"]
-        if list(path.glob("checkpoints/step-*")):
+        if (path / "config.yaml").exists():
             command = [*rl_training, "resume", str(path), "--quiet"]
         else:
             command = [*rl_training, "train", "--config", config, "--seed", str(seed), "--output-dir", str(path), "--quiet"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     evaluation = json.loads((path / "evaluation.json").read_text())
     log = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    seconds = max(line["time/seconds"] for line in log)
+    seconds = max(line["time/cpu_seconds"] for line in log)
     return config, seed, {"return": evaluation["return_mean"], "steps": evaluation["step"], "seconds": seconds}
+
+
+def _same_config(config: str, path: Path) -> bool:
+    """Whether a run directory was made with the config as it is now."""
+    now = resolve_config(load_config_data(config)).describe()
+    then = yaml.safe_load((path / "config.yaml").read_text())
+    return {**now, "seed": None} == {**then, "seed": None}
 
 
 def load_results() -> dict[str, dict[str, dict[str, float]]]:
@@ -86,7 +97,7 @@ def write_report(references: dict[str, dict[str, Any]]) -> None:
     """Puts the table between the marks of docs/benchmarks.md."""
     results = load_results()
     lines = [
-        "| config | steps | final return, by seed | median | bar | verdict | published | seconds a seed |",
+        "| config | steps | final return, by seed | median | bar | verdict | published | CPU seconds a seed |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for config, reference in references.items():

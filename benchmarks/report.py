@@ -33,7 +33,7 @@ Results = Mapping[str, Mapping[str, Series]]
 
 
 def table(results: Results) -> str:
-    """A row for each rate and peer. Spreads in brackets are smallest..largest over the rounds."""
+    """A row for each rate and peer: medians over the rounds, in brackets the smallest..largest."""
     rows = [row for name, series in results.items() for row in _rows(name, series)]
     widths = [max(len(row[column]) for row in (HEADER, *rows)) for column in range(len(HEADER))]
     lines = [_line(HEADER, widths), _line(["-" * width for width in widths], widths)]
@@ -60,9 +60,9 @@ def _comparison(ours: Series, name: str, peer: Series, rate: str, bar: float | N
     peer_text = peer.absent or _spread(peer.cpu_rates(rate), ",.0f")
     if ours.absent or peer.absent:
         return (our_text, name, peer_text, "-", bar_text, "", "-")
-    our_rates, peer_rates = ours.cpu_rates(rate), peer.cpu_rates(rate)
-    ratio = median(our_rates) / median(peer_rates)
-    by_round = [mine / theirs for mine, theirs in zip(our_rates, peer_rates, strict=True)]
+    # Round by round: neighbours in time share the machine's mood, which the ratio of two medians would let back in.
+    by_round = [mine / theirs for mine, theirs in zip(ours.cpu_rates(rate), peer.cpu_rates(rate), strict=True)]
+    ratio = median(by_round)
     verdict = "" if bar is None else "reached" if ratio >= bar else "MISSED"
     wall = f"{median(ours.wall_rates(rate)):,.0f}, {median(peer.wall_rates(rate)):,.0f}"
     ratio_text = f"{ratio:.2f} ({min(by_round):.2f}..{max(by_round):.2f})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ SMOKE: dict[str, Any] = {
     "eval": {"interval": 0, "final_episodes": 1, "num_envs": 1},
     "checkpoint": {"interval": 0},
     "learning_starts": 50,
+    "train_freq": 4,
+    "gradient_steps": 2,
 }
 
 
@@ -23,11 +26,12 @@ def run_reference(algorithm: type[ManagedAlgorithm], config: str, description: s
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="a tiny run, to see that everything works")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output-dir", type=Path, default=Path("runs") / "reference" / config)
+    parser.add_argument("--output-dir", type=Path, help="default: a new one below runs/reference")
     arguments = parser.parse_args()
+    output_dir = arguments.output_dir or Path("runs") / "reference" / f"{config}-{datetime.now():%Y%m%d-%H%M%S}"
 
     settings = SMOKE if arguments.smoke else {}
-    agent = algorithm.from_config(config, seed=arguments.seed, output_dir=str(arguments.output_dir), **settings)
+    agent = algorithm.from_config(config, seed=arguments.seed, output_dir=str(output_dir), **settings)
     agent.learn(progress=True)
     result = agent.evaluate(episodes=2 if arguments.smoke else 100)
     print(f"greedy return: {result.mean_return:.1f} +- {result.std_return:.1f}")
@@ -42,6 +46,6 @@ def run_reference(algorithm: type[ManagedAlgorithm], config: str, description: s
         over = terminated or truncated
     print(f"one episode by hand: {total:.1f}")
 
-    exported = agent.export(arguments.output_dir / "policy.safetensors")
-    print(f"run directory: {arguments.output_dir}; exported policy: {exported}")
+    exported = agent.export(output_dir / "policy.safetensors")
+    print(f"run directory: {output_dir}; exported policy: {exported}")
     agent.close()

@@ -235,10 +235,18 @@ def test_what_is_no_run(command: str, path: str, words: tuple[str, ...], capsys:
     assert_refused(capsys, (command, path), *words)
 
 
-def test_a_run_without_a_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_checkpoint(run: Path, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "checkpoints")
-    assert_refused(capsys, ("resume", "run"), "run has no checkpoint to resume from", "rl-training train")
-    assert_refused(capsys, ("eval", "run"), "run has no usable checkpoint")
+    assert_refused(capsys, ("eval", "run"), "run has no checkpoint that can be used", "rl-training resume run")
+    assert main(["resume", "run", "--quiet"]) == 0, "stopped before its first checkpoint, a run begins again"
+    assert final_fingerprint(run) == final_fingerprint(trained)
+
+
+@pytest.mark.parametrize("command", ["resume", "eval"])
+def test_a_run_whose_checkpoints_are_all_damaged(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in step_directories(run):
+        (path / "policy.safetensors").write_bytes(b"")
+    assert_refused(capsys, (command, "run"), "checkpoint", "run")
 
 
 def test_resuming_to_less_than_there_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,7 +315,9 @@ def test_plots(arguments: tuple[str, ...], words: tuple[str, ...], run: Path, ca
         ("[0, 0, 0, 1e300]", ("beyond float32",)),
         ('[0, 0, 0, "left"]', ("not an array of numbers",)),
         ("[[0, 0, 0, 0], [0]]", ("not an array of numbers",)),
-        ('{"obs": 1}', ("not an array of numbers",)),
+        ('{"obs": 1}', ("shape ()",)),
+        ('{"observation": [1, 2, 3, 4]}', ("needs the key 'obs'",)),
+        ('{"obs": [0, 0, 0, 0], "action_mask": [true]}', ("action_mask", "2 times")),
         ("[0, 0, 0, 0", ("line 1 is not JSON",)),
         ("observations.jsonl", ("'observations.jsonl'", "neither JSON nor a file")),
     ],

@@ -131,12 +131,17 @@ def test_damage_is_named_and_refused_and_resume_falls_back(
     assert not list(run.rglob("executed"))
 
 
-def test_resume_after_damage_still_ends_bit_for_bit(run: Path, finished_run: Path) -> None:
-    flip_a_byte(step_directories(run)[0] / "training.safetensors")
+@pytest.mark.parametrize(("name", "damage"), [("training.safetensors", flip_a_byte), (MANIFEST, Path.unlink)])
+def test_resume_after_damage_still_ends_bit_for_bit(
+    run: Path, finished_run: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    newest = step_directories(run)[0]
+    damage(newest / name)
     trainer = resume_training(run, warn=lambda message: None)
     trainer.train()
     trainer.close()
     assert final_fingerprint(run) == final_fingerprint(finished_run)
+    assert (run / "checkpoints" / "set-aside" / newest.name).exists()
 
 
 def rewrite_manifest(checkpoint: Path, **changes: Any) -> None:
@@ -219,3 +224,28 @@ def test_links_and_leftovers(run: Path) -> None:
     leftover.mkdir()
     open_run(run).close()
     assert not leftover.exists()
+
+
+def test_a_failure_of_the_writer_reaches_the_training_thread(tmp_path: Path) -> None:
+    trainer = start_training(tiny_config("dqn", output_dir=str(tmp_path / "run")), command="test")
+    assert trainer.run is not None
+    trainer.run.save(1, {"policy": {"x": object()}}, {})  # nothing that JSON can hold
+    with pytest.raises(TypeError):
+        trainer.run.wait()
+    trainer.close()
+
+
+def test_a_checkpoint_that_was_being_replaced_comes_back(run: Path) -> None:
+    newest = step_directories(run)[0]
+    newest.rename(newest.with_name(f".replaced-{newest.name}"))
+    open_run(run).close()
+    verify_checkpoint(newest)
+
+
+def test_the_best_checkpoint_is_that_of_the_best_evaluation(finished_run: Path) -> None:
+    records = [json.loads(line) for line in (finished_run / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [record for record in records if record["kind"] == "eval"]
+    best = max(evaluations, key=lambda record: record["return_mean"])
+    assert verify_checkpoint(finished_run / "checkpoints" / "best")["info"]["step"] == best["step"]
+    state = read_checkpoint(step_directories(finished_run)[0], ["training"])["training"]
+    assert state["best_return"] == best["return_mean"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -134,6 +135,26 @@ def test_a_fault_names_itself_and_changes_nothing(fault: str, problem: str, work
     assert after["episode"] == before["episode"]
     assert [list(actions) for actions in after["actions"]] == [list(actions) for actions in before["actions"]]
     np.testing.assert_array_equal(after["obs"], before["obs"])
+    pool.close()
+
+
+@pytest.mark.parametrize("workers", ["inline", "subprocess"])
+def test_after_a_fault_all_environments_are_back_in_step(workers: str, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    pool = make_pool("Faulty-v0", num_envs=2, fault="raise", mended=str(mended), workers=workers)
+    twin = make_pool("Faulty-v0", num_envs=2, fault="raise", mended=str(tmp_path))  # exists: never faulty
+    for each in (pool, twin):
+        each.reset()
+    actions = np.array([1, 0])
+    for _ in range(24):
+        pool.step(actions)
+        twin.step(actions)
+    with pytest.raises(EnvironmentFault):
+        pool.step(actions)
+    mended.touch()
+    for _ in range(10):
+        (mine, _), (theirs, _) = pool.step(actions), twin.step(actions)
+        np.testing.assert_array_equal(mine.next_obs, theirs.next_obs)
     pool.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import signal
 import subprocess
@@ -39,32 +41,38 @@ def train_whole(config: Path, run: Path) -> dict[str, Any]:
     return final_fingerprint(run)
 
 
-def wait_for_checkpoint(run: Path, process: subprocess.Popen[str]) -> None:
-    while not step_directories(run) and process.poll() is None:
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    while not path.exists() and process.poll() is None:
         time.sleep(0.005)
 
 
-def kill_and_resume(config: Path, run: Path, delay: float) -> dict[str, Any]:
-    """Kills the run ``delay`` seconds after its first checkpoint, then resumes it to its end."""
+def kill_and_resume(config: Path, run: Path, delay: float) -> tuple[dict[str, Any], bool]:
+    """Kills the run ``delay`` seconds after it began to exist, resumes it to its end, and says whether it was saving."""
     process = start("train", "--config", str(config), "--output-dir", str(run))
-    wait_for_checkpoint(run, process)
+    wait_for(run / "config.yaml", process)
     time.sleep(delay)
     process.kill()
     process.communicate()
+    assert process.returncode == -signal.SIGKILL, "the run was over before the kill: the moment was too late"
+    saving = any((run / "checkpoints").glob(".writing-*"))
     finished = subprocess.run([*CLI, "resume", str(run)], capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
-    return final_fingerprint(run)
+    return final_fingerprint(run), saving
 
 
-def kill_at_random_moments(algo: str, times: int, tmp_path: Path) -> None:
+def kill_at_random_moments(algo: str, times: int, tmp_path: Path) -> int:
+    """Returns how many of the kills came while a checkpoint was being written."""
     config = write_config(tmp_path / "config.yaml", algo)
-    began = time.monotonic()
-    undisturbed = train_whole(config, tmp_path / "whole")
-    span = max(time.monotonic() - began - 2.0, 0.5)
+    whole = tmp_path / "whole"
+    undisturbed = train_whole(config, whole)
+    span = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])["time/seconds"]
     moments = random.Random(algo)
+    saving = 0
     for i in range(times):
-        run = tmp_path / f"killed-{i}"
-        assert kill_and_resume(config, run, moments.uniform(0.0, span)) == undisturbed
+        fingerprint, hit = kill_and_resume(config, tmp_path / f"killed-{i}", moments.uniform(0.0, 0.7 * span))
+        assert fingerprint == undisturbed
+        saving += hit
+    return saving
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -75,7 +83,7 @@ def test_a_killed_run_ends_bit_for_bit(algo: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_twenty_killed_runs_end_bit_for_bit(algo: str, tmp_path: Path) -> None:
-    kill_at_random_moments(algo, 20, tmp_path)
+    assert kill_at_random_moments(algo, 20, tmp_path) > 0, "no kill came while saving"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -84,7 +92,7 @@ def test_a_signal_saves_at_the_current_step_and_says_how_to_go_on(number: signal
     undisturbed = train_whole(config, tmp_path / "whole")
     run = tmp_path / "stopped"
     process = start("train", "--config", str(config), "--output-dir", str(run))
-    wait_for_checkpoint(run, process)
+    wait_for(run / "checkpoints" / "latest", process)
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number, errors
@@ -96,3 +104,19 @@ def test_a_signal_saves_at_the_current_step_and_says_how_to_go_on(number: signal
     resumed = subprocess.run([*CLI, "resume", str(run)], capture_output=True, text=True, check=True)
     assert f"at step {step}" in resumed.stderr
     assert final_fingerprint(run) == undisturbed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_is_no_fault_of_the_environments(number: signal.Signals, tmp_path: Path) -> None:
+    """What Ctrl-C in a terminal does: the workers of the environments get the signal too."""
+    values = tiny_values("dqn", num_envs=2, env_workers="subprocess", total_timesteps=100_000)
+    config, run = tmp_path / "config.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(values))
+    command = [*CLI, "train", "--config", str(config), "--output-dir", str(run)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_for(run / "checkpoints" / "latest", process)
+    os.killpg(process.pid, number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, errors
+    assert "rl-training resume" in output
+    assert not list(run.glob("fault-*"))

@@ -54,7 +54,12 @@ def test_an_installed_wheel_trains_elsewhere(wheel: Path, tmp_path: Path) -> Non
     code = (
         "import rl_training, sys; print(rl_training.__file__); from rl_training.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    settings = ("--total-timesteps=200", "--set=algo_kwargs.learning_starts=50", "--set=eval.final_episodes=2")
+    settings = (
+        "--total-timesteps=200",
+        "--set=algo_kwargs.learning_starts=50",
+        "--set=algo_kwargs.train_freq=4",
+        "--set=eval.final_episodes=2",
+    )
     command = [sys.executable, "-c", code, "train", "--config", "dqn/cartpole", *settings, "--output-dir", "run"]
     done = subprocess.run(command, cwd=neutral, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -304,3 +304,39 @@ def test_a_policy_is_not_evaluated_on_other_spaces(trained: DQN, tmp_path: Path)
     trained.save(tmp_path / "saved")
     with pytest.raises(SpaceError, match="trained with"):
         DQN.load(tmp_path / "saved", env="Acrobot-v1").evaluate(1)
+
+
+def test_learning_from_a_loaded_policy_starts_the_target_there_too(trained: DQN, tmp_path: Path) -> None:
+    trained.save(tmp_path / "light")
+    agent = DQN.load(tmp_path / "light")
+    algorithm: Any = agent._get_trainer().algorithm
+    assert torch.equal(algorithm._target_parameters, algorithm.optimizer.parameters)
+
+
+def test_an_environment_given_from_python_must_be_given_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def negated() -> gym.Env[Any, Any]:
+        return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: -float(reward))
+
+    with DQN(negated(), output_dir=str(run), **TINY) as agent:
+        agent.learn(150)
+    with pytest.raises(ConfigError, match="give it again as env="):
+        DQN.resume(run)
+    with DQN.resume(run, env=negated) as agent:
+        assert agent.learn(200).evaluate(2).mean_return < 0
+
+
+def test_an_environment_object_cannot_be_made_anew() -> None:
+    for settings in ({"env_workers": "subprocess"}, {"env_fresh": True}):
+        with pytest.raises(ConfigError, match="pass a function"):
+            DQN(gym.make("CartPole-v1"), **settings, **TINY).evaluate(1)
+
+
+def test_stopping_early_does_not_shorten_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with DQN("CartPole-v1", output_dir=str(run), **TINY) as agent:
+        agent.learn(200)
+        with pytest.warns(UserWarning, match="already seen"):
+            agent.learn(100)
+    assert yaml.safe_load((run / "config.yaml").read_text())["total_timesteps"] == 200

@@ -130,6 +130,35 @@ def test_resume_from_an_older_checkpoint_of_the_run(tmp_path: Path) -> None:
     assert final_fingerprint(rewound) == final_fingerprint(whole)
 
 
+def test_a_rewound_run_goes_on_from_where_it_was_rewound_to(tmp_path: Path) -> None:
+    whole, rewound = tmp_path / "whole", tmp_path / "rewound"
+    for run in (whole, rewound):
+        train_to(tiny_config("dqn", output_dir=str(run)))
+    resume_to(step_directories(rewound)[-1], stop_at=150)
+    assert step_directories(rewound)[0].name == "step-0000000150"
+    assert (rewound / "checkpoints" / "latest").resolve().name == "step-0000000150"
+    resume_to(rewound)
+    assert final_fingerprint(rewound) == final_fingerprint(whole)
+
+
+def test_a_log_that_lost_lines_is_said_and_not_filled_up(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train_to(tiny_config("dqn", output_dir=str(run)), stop_at=150)
+    (run / "metrics.jsonl").write_text("")
+    with pytest.warns(UserWarning, match="lines are missing"):
+        resume_to(run)
+    assert b"\0" not in (run / "metrics.jsonl").read_bytes()
+
+
+def test_the_best_checkpoint_cannot_be_resumed_and_changes_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train_to(tiny_config("dqn", output_dir=str(run)))
+    config = (run / "config.yaml").read_text()
+    with pytest.raises(CheckpointError, match="only the policy"):
+        resume_training(run / "checkpoints" / "best", total_timesteps=999, warn=no_warning)
+    assert (run / "config.yaml").read_text() == config
+
+
 def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(algo: str, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         train_to(tiny_config(algo, seed=seed, output_dir=str(tmp_path / name)))

@@ -23,6 +23,7 @@ USER_ERROR = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0, 2 for a mistake of the user's, 128 + n after signal n."""
     arguments = _parser().parse_args(argv)
+    arguments.command_line = shlex.join(["rl-training", *(sys.argv[1:] if argv is None else argv)])
     warnings.showwarning = _show_warning
     try:
         code: int = arguments.run(arguments)
@@ -133,7 +134,9 @@ def _add_predict(commands: Any) -> None:
     predict = _command(commands, "predict", _predict, "print the action for each observation", examples)
     predict.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
     predict.add_argument(
-        "--obs", metavar="JSON_OR_FILE", help="one observation as JSON, or a file of them, one a line (default: stdin)"
+        "--obs",
+        metavar="JSON_OR_FILE",
+        help='one observation as JSON (or {"obs": ..., "action_mask": ...}), or a file of them, one a line; default: stdin',
     )
 
 
@@ -183,8 +186,7 @@ def _train(arguments: argparse.Namespace) -> int:
     }
     data.update({key: value for key, value in flags.items() if value is not None})
     config = resolve_config(apply_overrides(data, arguments.overrides))
-    command = shlex.join(["rl-training", *sys.argv[1:]])
-    trainer = start_training(config, progress=choose_progress(arguments.quiet), command=command)
+    trainer = start_training(config, progress=choose_progress(arguments.quiet), command=arguments.command_line)
     return _run_to_end(trainer)
 
 
@@ -223,11 +225,13 @@ def _print_summary(result: TrainResult, run_dir: str) -> None:
     total = sum(result.seconds.values())
     shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items())
     best = "" if result.best_return is None else f" (best during training: {result.best_return:.1f})"
+    now = "" if result.steps_now == result.env_steps else f" ({result.steps_now} of them now)"
     print(
-        f"trained {result.env_steps} steps, {result.episodes} episodes, {result.updates} updates in {total:.1f} s: {shares}\n"
+        f"trained {result.env_steps} steps{now}, {result.episodes} episodes, {result.updates} updates\n"
+        f"took {total:.1f} s: {shares}\n"
         f"evaluation: return {evaluation.mean_return:.1f} +- {evaluation.std_return:.1f} over {len(evaluation.returns)} "
         f"episodes{best}\n"
-        f"run directory: {run_dir} (config.yaml, metrics.jsonl, evaluation.json, tensorboard/, checkpoints/latest and best)\n"
+        f"run directory: {run_dir} (config.yaml, metrics.jsonl, evaluation.json, checkpoints/)\n"
         f"next:\n"
         f"  rl-training eval {run_dir} --episodes 100\n"
         f"  rl-training plot {run_dir}\n"
@@ -259,7 +263,11 @@ def _predict(arguments: argparse.Namespace) -> int:
     state = None
     for number, text in _observations(arguments.obs):
         try:
-            action, state = agent.predict(json.loads(text), state)
+            line = json.loads(text)
+            fields = line if isinstance(line, dict) else {"obs": line}
+            if "obs" not in fields:
+                raise ObservationError(f"an object needs the key 'obs', not only {', '.join(fields) or 'nothing'}")
+            action, state = agent.predict(fields["obs"], state, action_mask=fields.get("action_mask"))
         except ValueError as error:
             raise ObservationError(f"line {number} is not JSON: {error}") from error
         except ObservationError as error:

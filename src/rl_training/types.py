@@ -104,6 +104,8 @@ class ObservationSpec:
         if not self.one_hot_sizes:
             return np.ascontiguousarray(batch, dtype=self.dtype).reshape(len(batch), *self.shape)
         indices = batch.reshape(len(batch), -1).astype(np.int64) - np.asarray(self.one_hot_starts)
+        if (indices < 0).any():
+            raise IndexError(f"{batch.tolist()} lies below the first value")
         blocks = [np.eye(size, dtype=np.float32)[indices[:, i]] for i, size in enumerate(self.one_hot_sizes)]
         return np.concatenate(blocks, axis=1)
 

@@ -124,6 +124,10 @@ class Algorithm(ABC):
     def make_policy(cls, config: Any, spec: SpaceSpec, generator: torch.Generator) -> Policy:
         """A freshly initialised policy: all that evaluation, prediction and export need."""
 
+    def policy_loaded(self) -> None:
+        """Called when the policy starts from given weights, so that whatever follows it can start there too."""
+        return
+
     @abstractmethod
     def state_dict(self) -> State:
         """Everything but the policy's weights, which are saved on their own."""

@@ -230,6 +230,9 @@ class ValueAlgorithm(OffPolicyAlgorithm):
         batch: TransitionBatch = buffer.sample(self.config.batch_size, beta=self._beta(env_steps))
         return batch
 
+    def policy_loaded(self) -> None:
+        self._target_parameters.copy_(self.optimizer.parameters)
+
     def state_dict(self) -> State:
         return {
             "target": self._target_parameters.clone(),

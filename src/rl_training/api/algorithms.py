@@ -29,7 +29,7 @@ from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.export import export_policy
-from rl_training.runtime.inference import load_policy, predict
+from rl_training.runtime.inference import load_policy, predict, save_policy
 from rl_training.runtime.progress import Progress, choose_progress
 from rl_training.runtime.sessions import resume_training
 from rl_training.runtime.setup import make_pool
@@ -53,8 +53,8 @@ class ManagedAlgorithm:
     algo_name: ClassVar[str]
 
     def __init__(self, env: EnvLike, **settings: Any) -> None:
-        env_id, factory = _name_and_factory(env)
-        self._set_up(resolve_config({"algo": self.algo_name, "env_id": env_id, **self._sort(settings)}), factory)
+        values, factory = _describe_env(env)
+        self._set_up(resolve_config({"algo": self.algo_name, **values, **self._sort(settings)}), factory)
 
     def _set_up(self, config: TrainConfig, factory: EnvFactory | None) -> None:
         self.config = config
@@ -63,6 +63,7 @@ class ManagedAlgorithm:
         self._trainer: Trainer | None = None
         self._policy: Policy | None = None
         self._checkpoint: Path | None = None
+        self._closed = False
         self._predict_rng = RandomStreams(config.seed)["predict"]
 
     @classmethod
@@ -86,7 +87,8 @@ class ManagedAlgorithm:
         algo_kwargs = {**(data.get("algo_kwargs") or {}), **sorted_settings.pop("algo_kwargs")}
         factory = None
         if env is not None:
-            data["env_id"], factory = _name_and_factory(env)
+            values, factory = _describe_env(env)
+            data.update(values)
         agent = cls.__new__(cls)
         agent._set_up(resolve_config({**data, **sorted_settings, "algo_kwargs": algo_kwargs}), factory)
         return agent
@@ -96,21 +98,26 @@ class ManagedAlgorithm:
 
         Ctrl-C finishes the step, saves if there is a run directory, and raises ``KeyboardInterrupt``.
         """
-        if total_timesteps is not None and total_timesteps != self.config.total_timesteps:
-            self.config = self.config.with_values(total_timesteps=total_timesteps)
+        if self._closed:
+            raise ConfigError("the agent is closed and cannot learn; load or resume it anew")
+        total = self.config.total_timesteps if total_timesteps is None else total_timesteps
+        asked = self.config.with_values(total_timesteps=total)  # checked, whatever comes of it
+        begun = self._trainer is not None and self._trainer.env_steps > 0
+        if not begun or total > self.config.total_timesteps:  # a run that has begun can be stopped early, not shortened
+            self.config = asked
         trainer = self._get_trainer()
-        if trainer.env_steps >= self.config.total_timesteps:
+        if trainer.env_steps >= total:
             _warn(
                 f"the agent has already seen {trainer.env_steps} steps; total_timesteps counts from the beginning, so give "
                 "a larger number to train further"
             )
         if trainer.run is None and self.config.output_dir is not None:
             trainer.run = Run.create(self.config, f"{type(self).__name__}.learn")
-        elif trainer.run is not None and trainer.run.config.total_timesteps != self.config.total_timesteps:
+        elif trainer.run is not None:
             trainer.run.extend(self.config.total_timesteps)
         trainer.config = self.config
         trainer.progress = choose_progress() if progress else Progress()
-        self.result = trainer.train(self.config.total_timesteps)
+        self.result = trainer.train(total)
         if self.result.interrupted_by == signal.SIGINT:
             raise KeyboardInterrupt
         if self.result.interrupted_by is not None:
@@ -133,16 +140,26 @@ class ManagedAlgorithm:
                 return evaluate_policy(policy, pool, episodes)
 
     def predict(
-        self, obs: Any, state: Carry | None = None, episode_start: Any = None, deterministic: bool = True
+        self,
+        obs: Any,
+        state: Carry | None = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        action_mask: Any = None,
     ) -> tuple[Array, Carry]:
         """The action for one observation, or one per row of a batch; and the state to pass to the next call."""
         env_steps = self._trainer.env_steps if self._trainer is not None else self.config.total_timesteps
         rng: np.random.Generator | None = None if deterministic else self._predict_rng
-        return predict(self.policy, obs, state, episode_start, rng=rng, env_steps=env_steps)
+        return predict(self.policy, obs, state, episode_start, action_mask=action_mask, rng=rng, env_steps=env_steps)
 
     def save(self, path: str | Path, *, full: bool = False) -> None:
         """Writes a checkpoint: the policy, or with ``full`` everything that going on exactly needs (replay included)."""
-        self._get_trainer().save(Path(path), full=full)
+        if not full:
+            save_policy(self.policy, self.config, Path(path))
+        elif self._closed:
+            raise ConfigError("the agent is closed, and only its policy is left to save; use full=False")
+        else:
+            self._get_trainer().save(Path(path))
 
     @classmethod
     def load(cls, path: str | Path, env: EnvLike | None = None) -> Self:
@@ -165,6 +182,10 @@ class ManagedAlgorithm:
         """An agent at the last good checkpoint of a run directory; ``learn`` goes on in that directory."""
         factory = None if env is None else _factory_of(env)
         trainer = resume_training(Path(run_dir), factory=factory, warn=_warn)
+        if trainer.config.algo != cls.algo_name:
+            trainer.close()
+            right = get_algorithm(trainer.config.algo).class_name
+            raise ConfigError(f"{run_dir} is a run of {trainer.config.algo}; resume it with {right}.resume")
         agent = cls.__new__(cls)
         agent._set_up(trainer.config, factory)
         agent._trainer = trainer
@@ -191,6 +212,7 @@ class ManagedAlgorithm:
             elif self._policy is not None:
                 _require_spaces(self._policy, trainer.pool.spec)
                 trainer.policy.load_state_dict(self._policy.state_dict())
+                trainer.algorithm.policy_loaded()
             self._trainer = trainer
         return self._trainer
 
@@ -199,6 +221,7 @@ class ManagedAlgorithm:
         if self._trainer is not None:
             trainer, self._trainer = self._trainer, None
             self._policy, self._checkpoint = trainer.policy, None
+            self._closed = True
             trainer.close()
 
     def __enter__(self) -> Self:
@@ -208,19 +231,20 @@ class ManagedAlgorithm:
         self.close()
 
 
-def _name_and_factory(env: EnvLike) -> tuple[str, EnvFactory | None]:
+def _describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
+    """What the config says of an environment, and what makes it if that is not enough."""
     if isinstance(env, str):
-        return env, None
+        return {"env_id": env}, None
     if isinstance(env, gym.Env):
-        return env_name(env), GivenEnv(env)
+        return {"env_id": env_name(env), "env_from_python": True}, GivenEnv(env)
     if callable(env):
-        return getattr(env, "__name__", type(env).__name__), env
+        return {"env_id": getattr(env, "__name__", type(env).__name__), "env_from_python": True}, env
     raise ConfigError(f"an environment is a Gymnasium id, an environment, or a function that makes one, not {env!r}")
 
 
 def _factory_of(env: EnvLike) -> EnvFactory:
-    name, factory = _name_and_factory(env)
-    return factory or RegisteredEnv(name)
+    values, factory = _describe_env(env)
+    return factory or RegisteredEnv(values["env_id"])
 
 
 def _require_spaces(policy: Policy, spec: SpaceSpec) -> None:

@@ -2,8 +2,8 @@
 
 Plain numpy: 16 children a node, and a running sum over the top layer, which has at most 4096 nodes. At 1e6 leaves, 256
 draws and 256 changes take about 155 us of one core (209 with 4 children, 168 with 8, 175 with 32, 322 with 64; a compiled
-binary tree in numba 135, for 200 MB of packages and a second of start-up). With weights and the gather of the records it is
-250 to 300 us, where cpprb 11.0 takes 440 to 520 on the same core.
+binary tree in numba 135, for 200 MB of packages and a second of start-up). All of ``PrioritizedReplayBuffer``'s sampling and
+updating of 256 among 1e6 takes 0.8 of the time of cpprb 11.0's, measured by turns on the same core.
 """
 
 from __future__ import annotations

@@ -38,7 +38,10 @@ class RegisteredEnv:
             raise ConfigError(f"environment {self.env_id} needs a package that is not installed: {error}") from error
         except gym.error.Error as error:
             known = [spec_id for spec_id in gym.registry if "/" not in spec_id]
-            raise ConfigError(f"unknown environment '{self.env_id}'{did_you_mean(name, known)} ({error})") from error
+            raise ConfigError(
+                f"unknown environment '{self.env_id}'{did_you_mean(name, known)} ({error}); one of your own is given as "
+                "module:id, or from Python as env="
+            ) from error
         except TypeError as error:
             raise ConfigError(f"environment {self.env_id} does not take env_kwargs {self.kwargs}: {error}") from error
 

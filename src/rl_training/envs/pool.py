@@ -10,7 +10,7 @@ the moment before the step.
 
 from __future__ import annotations
 
-import math
+import functools
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +25,9 @@ from rl_training.envs.workers import LocalWorker, Observed, ProcessWorker, StepR
 from rl_training.errors import EnvironmentFault
 from rl_training.rng import derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
+
+#: rewards are stored in single precision
+LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 class Episode(NamedTuple):
@@ -59,12 +62,14 @@ class EnvPool:
         self._seed, self._stream = seed, stream
         first = LocalWorker(factory, fresh)
         self.spec = self._describe(first)
-        self._workers: list[Worker]
+        self._make_worker = functools.partial(LocalWorker if workers == "inline" else ProcessWorker, factory, fresh)
+        self._workers: list[Worker] = [self._make_worker() for _ in range(num_envs - 1)]
         if workers == "inline":
-            self._workers = [first, *(LocalWorker(factory, fresh) for _ in range(num_envs - 1))]
+            self._workers.insert(0, first)
         else:
             first.close()
-            self._workers = [ProcessWorker(factory, fresh) for _ in range(num_envs)]
+            self._workers.append(self._make_worker())
+        self._out_of_step = False
         obs_spec = self.spec.observation
         self._raw_shape = obs_spec.raw_shape
         self._plain = obs_spec.shape == obs_spec.raw_shape and not obs_spec.one_hot_sizes
@@ -110,6 +115,9 @@ class EnvPool:
 
     def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
         """Steps every environment (or only those in ``active``; the others keep still) and resets the ended ones."""
+        if self._out_of_step:
+            self._get_back_in_step()
+        self._out_of_step = True  # until every environment has moved and everything is booked
         indices = range(self.num_envs) if active is None else active
         env_actions = self.spec.action.to_env(actions)
         next_obs, next_mask = self._obs.copy(), self._copy_mask()
@@ -136,7 +144,17 @@ class EnvPool:
             for i in ended:
                 self._begin_episode(obs, mask, i, self._episode[i] + 1)
         self._obs, self._mask = obs, mask
-        return step, self._commit(step, env_actions, indices, ended)
+        finished = self._commit(step, env_actions, indices, ended)
+        self._out_of_step = False
+        return step, finished
+
+    def _get_back_in_step(self) -> None:
+        """After a fault some environments have moved and others have not: leads all back to where the pool stands."""
+        for i, worker in enumerate(self._workers):
+            if isinstance(worker, ProcessWorker):  # it may have died, or have an answer under way
+                worker.close()
+                self._workers[i] = self._make_worker()
+        self.load_state_dict(self.state_dict())
 
     def _commit(self, step: Step, env_actions: Array, indices: Sequence[int], ended: list[int]) -> list[Episode]:
         for i in indices:
@@ -243,6 +261,7 @@ class EnvPool:
             self._commit_episode(i, number + 1)
             strayed.append(i)
         self._obs, self._mask = obs, mask
+        self._out_of_step = False
         return strayed
 
     def close(self) -> None:
@@ -252,6 +271,6 @@ class EnvPool:
 
 def _reward_problem(reward: Any) -> str | None:
     try:
-        return None if math.isfinite(reward) else f"the reward is {reward}, not a finite number"
+        return None if abs(reward) <= LARGEST_REWARD else f"the reward is {reward}, not a finite number of single precision"
     except TypeError:
         return f"the reward is {reward!r}, not a number"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -101,7 +102,7 @@ class ProcessWorker:
     def _receive(self) -> Any:
         try:
             failed, value = self._pipe.recv()
-        except EOFError as error:
+        except (EOFError, OSError) as error:
             self._process.join(timeout=1.0)
             raise RuntimeError(f"its worker process has died (exit code {self._process.exitcode})") from error
         if failed:
@@ -133,7 +134,8 @@ class ProcessWorker:
 
 def _serve(pipe: Connection, factory: EnvFactory, fresh: bool) -> None:
     """The worker process: answer each command with (failed, value) until told to close or the parent is gone."""
-    with contextlib.suppress(EOFError, KeyboardInterrupt, OSError):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes of a terminal; the parent decides
+    with contextlib.suppress(EOFError, OSError):
         worker: LocalWorker | None = None
         while True:
             command, args = pipe.recv()

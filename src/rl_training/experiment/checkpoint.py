@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
-from safetensors.numpy import save_file
+from safetensors.numpy import save as save_safetensors
 
 from rl_training.errors import CheckpointError
 from rl_training.types import Array, State
@@ -45,7 +45,7 @@ def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, 
             skeleton = _take_arrays(state, "", arrays)
             (temporary / f"{name}.json").write_text(json.dumps(skeleton), "utf-8")
             if arrays:
-                save_file(arrays, temporary / f"{name}.safetensors")
+                (temporary / f"{name}.safetensors").write_bytes(save_safetensors(arrays))
         files = {file.name: _fingerprint(file.read_bytes()) for file in sorted(temporary.iterdir())}
         body = {"schema_version": SCHEMA_VERSION, "parts": list(parts), "files": files, "info": dict(info)}
         manifest = json.dumps({"digest": _digest(body), **body}, indent=1)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticSerializationError
 
 from rl_training.algorithms.config import AlgorithmConfig, Count, OffPolicyConfig, OnPolicyConfig, Positive, StrictModel
 from rl_training.envs.wrappers import wrapper_problem
@@ -51,6 +52,7 @@ class TrainConfig(StrictModel):
 
     algo: str = Field(description="name of the algorithm")
     env_id: str = Field(description="Gymnasium id, or module:id")
+    env_from_python: bool = Field(False, description="it was given as an object or a function, which no file can hold")
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
     env_workers: Literal["inline", "subprocess"] = Field("inline", description="where environments run")
     env_fresh: bool = Field(False, description="make the environment anew for each episode")
@@ -80,10 +82,17 @@ class TrainConfig(StrictModel):
     @model_validator(mode="after")
     def _warm_up_ends(self) -> TrainConfig:
         settings = self.algo_kwargs
-        if isinstance(settings, OffPolicyConfig) and settings.learning_starts >= self.total_timesteps:
+        if not isinstance(settings, OffPolicyConfig):
+            return self
+        if settings.learning_starts >= self.total_timesteps:
             raise ValueError(
                 f"algo_kwargs.learning_starts ({settings.learning_starts}) is not below total_timesteps "
                 f"({self.total_timesteps}), so nothing would be learned: lower the one or raise the other"
+            )
+        if settings.learning_starts + settings.train_freq > self.total_timesteps + self.num_envs:
+            raise ValueError(
+                f"algo_kwargs.train_freq ({settings.train_freq}) leaves no time for an update between learning_starts "
+                f"({settings.learning_starts}) and total_timesteps ({self.total_timesteps}): lower it or raise the total"
             )
         return self
 
@@ -140,6 +149,10 @@ def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
         problems += _sentences(error, TrainConfig, "")
     if problems:
         raise ConfigError("; ".join(problems))
+    try:
+        config.to_yaml()
+    except (PydanticSerializationError, yaml.YAMLError) as error:
+        raise ConfigError(f"env_kwargs must be plain data that a file can hold ({error})") from error
     return config
 
 

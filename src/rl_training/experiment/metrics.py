@@ -10,6 +10,7 @@ import json
 import math
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,15 @@ class MetricsLog:
     """Appends to ``metrics.jsonl``. A resumed run first cuts off what came after its checkpoint."""
 
     def __init__(self, directory: Path, *, tensorboard: bool, keep_bytes: int = 0, from_step: int = 0) -> None:
-        self._file = (directory / METRICS_FILE).open("ab")
-        self._file.truncate(keep_bytes)
+        path = directory / METRICS_FILE
+        try:
+            self._file = path.open("ab")
+            length = path.stat().st_size
+            if length < keep_bytes:
+                warnings.warn(f"{path} is shorter than when the checkpoint was written: lines are missing", stacklevel=2)
+            self._file.truncate(min(keep_bytes, length))
+        except OSError as error:
+            raise CheckpointError(f"cannot write the log {path}: {error.strerror}") from error
         self._file.seek(0, os.SEEK_END)
         self._events = _EventFile(directory / "tensorboard", from_step) if tensorboard else None
 

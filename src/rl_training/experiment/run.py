@@ -29,6 +29,7 @@ from rl_training.experiment.checkpoint import (
     REPLACED_PREFIX,
     TEMPORARY_PREFIX,
     read_checkpoint,
+    read_manifest,
     verify_checkpoint,
     write_checkpoint,
 )
@@ -50,7 +51,7 @@ class Run:
         self.path = path
         self.config = config
         self._writer: threading.Thread | None = None
-        self._failure: CheckpointError | None = None
+        self._failure: BaseException | None = None
         try:
             self._lock = (path / ".lock").open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,7 +59,15 @@ class Run:
             raise CheckpointError(f"another process is training in {path}; wait for it or stop it first") from error
         except OSError as error:
             raise CheckpointError(f"cannot write in {path}: {error.strerror}") from error
-        for pattern in (f"{TEMPORARY_PREFIX}*", f"{REPLACED_PREFIX}*"):  # left by a process that was killed
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        """Clears what a killed process left behind; a checkpoint that was about to be replaced comes back."""
+        for leftover in self.checkpoints.glob(f"{REPLACED_PREFIX}*"):
+            original = leftover.with_name(leftover.name.removeprefix(REPLACED_PREFIX))
+            if not original.exists():
+                leftover.rename(original)
+        for pattern in (f"{TEMPORARY_PREFIX}*", f"{REPLACED_PREFIX}*"):
             for leftover in self.checkpoints.glob(pattern):
                 shutil.rmtree(leftover, ignore_errors=True)
 
@@ -91,8 +100,21 @@ class Run:
 
     def extend(self, total_timesteps: int) -> None:
         """Sets a new end for the run."""
+        if total_timesteps == self.config.total_timesteps:
+            return
         self.config = self.config.with_values(total_timesteps=total_timesteps)
         _replace_text(self.path / CONFIG_FILE, self.config.to_yaml())
+
+    def rewind_to(self, checkpoint: Path | None) -> None:
+        """Makes a checkpoint the latest one. Those after it, damaged or of a future that begins anew, are set aside."""
+        aside = self.checkpoints / "set-aside"
+        for path in step_directories(self.path):
+            if checkpoint is None or path.name > checkpoint.name:
+                aside.mkdir(exist_ok=True)
+                shutil.rmtree(aside / path.name, ignore_errors=True)
+                path.rename(aside / path.name)
+        if checkpoint is not None:
+            self._point("latest", checkpoint.name)
 
     def save(self, step: int, parts: Mapping[str, State], info: Mapping[str, Any], *, best: bool = False) -> None:
         """Writes a checkpoint in the background; the states must not change afterwards. Waits for the one before."""
@@ -106,10 +128,10 @@ class Run:
             write_checkpoint(self.checkpoints / name, parts, info)
             self._point("best" if best else "latest", name)
             self._prune(self.checkpoints / name)
-        except CheckpointError as error:
-            self._failure = error
         except OSError as error:
             self._failure = CheckpointError(f"cannot write in {self.checkpoints}: {error.strerror}")
+        except BaseException as error:  # whatever it is, the training thread must hear of it
+            self._failure = error
 
     def wait(self) -> None:
         """Until the checkpoint under way is on the disk; raises what went wrong with it."""
@@ -183,6 +205,10 @@ def owning_run(path: Path) -> tuple[Path, Path | None]:
         run_path = checkpoint.parent.parent
         if not is_run(run_path):
             raise CheckpointError(f"the checkpoint {path} belongs to no run; resume takes a run directory")
+        if "training" not in read_manifest(checkpoint)["parts"]:
+            raise CheckpointError(
+                f"the checkpoint {path} holds only the policy; resume the run: rl-training resume {run_path}"
+            )
         return run_path, checkpoint
     return path, None
 
@@ -223,7 +249,7 @@ def find_checkpoint(path: Path, warn: Callable[[str], None]) -> Path:
             return candidate
         except CheckpointError as error:
             warn(f"{error}; falling back to the checkpoint before it")
-    raise CheckpointError(f"the run {path} has no usable checkpoint yet; train it further with: rl-training resume {path}")
+    raise CheckpointError(f"the run {path} has no checkpoint that can be used; train it with: rl-training resume {path}")
 
 
 def _fresh_path(config: TrainConfig) -> Path:

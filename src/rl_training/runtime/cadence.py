@@ -42,6 +42,10 @@ class PhaseTimer:
         self.seconds = dict.fromkeys(self.PHASES, 0.0)
         self.now = time.perf_counter()
 
+    def start(self) -> None:
+        """Begins a lap; the time before it belongs to nobody."""
+        self.now = time.perf_counter()
+
     def lap(self, phase: str) -> None:
         now = time.perf_counter()
         self.seconds[phase] += now - self.now

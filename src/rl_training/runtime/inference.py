@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rl_training.algorithms.base import Policy, init_generator
 from rl_training.errors import CheckpointError, ObservationError
-from rl_training.experiment.checkpoint import read_checkpoint
+from rl_training.experiment.checkpoint import read_checkpoint, write_checkpoint
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import ACTING_PARTS, find_checkpoint
-from rl_training.types import Array, Carry, SpaceSpec
+from rl_training.types import Array, Carry, SpaceSpec, State
 
 
 def load_policy(path: Path, warn: Callable[[str], None]) -> tuple[TrainConfig, Policy, Path]:
@@ -30,6 +31,19 @@ def load_policy(path: Path, warn: Callable[[str], None]) -> tuple[TrainConfig, P
     return config, policy, checkpoint
 
 
+def acting_parts(policy: Policy, config: TrainConfig) -> dict[str, State]:
+    """The parts of a checkpoint that ``load_policy`` reads."""
+    return {
+        "agent": {"config": config.describe(), "spaces": policy.spec.to_json()},
+        "policy": policy.state_dict(),
+    }
+
+
+def save_policy(policy: Policy, config: TrainConfig, path: Path) -> None:
+    """Writes a checkpoint that holds the policy alone."""
+    write_checkpoint(path, acting_parts(policy, config), {})
+
+
 def build_policy(config: TrainConfig, spec: SpaceSpec) -> Policy:
     """A policy with its initial weights, on the CPU."""
     algorithm: Any = get_algorithm(config.algo).load()
@@ -43,26 +57,45 @@ def predict(
     state: Carry | None = None,
     episode_start: Any = None,
     *,
+    action_mask: Any = None,
     rng: np.random.Generator | None = None,
     env_steps: int = 0,
 ) -> tuple[Array, Carry]:
     """Actions in the environment's own terms, for one observation or a batch of them, and the state to hand in next.
 
-    ``episode_start`` says which observations begin an episode: their rows of the state are set back first.
+    ``episode_start`` says which observations begin an episode: their rows of the state are set back first. ``action_mask``
+    says which of the discrete actions are allowed.
     """
     batch, single = _as_batch(obs, policy.spec)
     carry = policy.initial_carry(len(batch)) if state is None else state
     if episode_start is not None:
         carry = policy.reset_carry(carry, np.broadcast_to(np.asarray(episode_start, np.bool_), (len(batch),)))
-    output = policy.act(policy.spec.observation.encode(batch), carry, rng=rng, env_steps=env_steps)
+    encoded, mask = policy.spec.observation.encode(batch), _as_mask(action_mask, len(batch), policy.spec)
+    output = policy.act(encoded, carry, rng=rng, env_steps=env_steps, action_mask=mask)
     actions = policy.spec.action.to_env(output.action)
     return (actions[0] if single else actions), output.carry
+
+
+def _as_mask(action_mask: Any, rows: int, spec: SpaceSpec) -> NDArray[np.bool_] | None:
+    if action_mask is None:
+        return None
+    if spec.action.kind != "discrete":
+        raise ObservationError("an action_mask needs discrete actions, and this policy's are continuous")
+    mask = np.asarray(action_mask)
+    if mask.shape not in ((spec.action.count,), (rows, spec.action.count)) or mask.dtype.kind not in "biu":
+        raise ObservationError(f"the action_mask must be {spec.action.count} times true or false, not {action_mask!r}")
+    allowed = np.broadcast_to(mask.astype(np.bool_), (rows, spec.action.count))
+    if not allowed.any(axis=1).all():
+        raise ObservationError("the action_mask allows no action")
+    return allowed
 
 
 def _as_batch(obs: Any, spec: SpaceSpec) -> tuple[Array, bool]:
     expected = spec.observation.raw_shape
     try:
-        array = np.asarray(obs, dtype=np.uint8 if spec.observation.kind == "image" else np.float64)
+        array = np.asarray(obs)
+        if array.dtype != np.uint8:
+            array = array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ObservationError(f"the observation is not an array of numbers ({error})") from error
     single = array.shape == expected
@@ -70,6 +103,8 @@ def _as_batch(obs: Any, spec: SpaceSpec) -> tuple[Array, bool]:
         raise ObservationError(f"the observation has shape {array.shape}; this policy takes {expected}, or a batch of those")
     if not (np.abs(array) <= np.finfo(np.float32).max).all():
         raise ObservationError("the observation contains NaN, infinity or a number beyond float32")
+    if spec.observation.kind == "image" and ((array < 0) | (array > 255) | (array % 1 != 0)).any():
+        raise ObservationError("an image observation must be whole numbers from 0 to 255")
     batch = array[None] if single else array
     sizes = spec.observation.one_hot_sizes
     if sizes:

@@ -26,7 +26,11 @@ def start_training(
     """A trainer at step 0 with a new run directory."""
     # The environment comes first: a mistake there must not leave an empty run behind.
     trainer = Trainer(config, factory=factory, progress=progress)
-    trainer.run = Run.create(config, command if command is not None else shlex.join(sys.argv))
+    try:
+        trainer.run = Run.create(config, command if command is not None else shlex.join(sys.argv))
+    except BaseException:
+        trainer.close()
+        raise
     return trainer
 
 
@@ -53,26 +57,29 @@ def resume_training(
     """
     run_path, checkpoint = owning_run(path)
     run = open_run(run_path)
+    trainer = None
     try:
         checkpoint = checkpoint or last_good_checkpoint(run_path, warn)
-        _extend(run, 0 if checkpoint is None else read_manifest(checkpoint)["info"]["step"], total_timesteps)
-        trainer = Trainer(run.config, run=run, factory=factory, progress=progress)
+        config = _extended(run, 0 if checkpoint is None else read_manifest(checkpoint)["info"]["step"], total_timesteps)
+        trainer = Trainer(config, run=run, factory=factory, progress=progress)
         if checkpoint is not None:
             if REPLAY_PART not in read_manifest(checkpoint)["parts"]:
                 warn(f"{checkpoint} holds no replay, so training goes on with an empty one and not bit for bit as before")
             trainer.restore(checkpoint)
+        run.rewind_to(checkpoint)
+        run.extend(config.total_timesteps)
         return trainer
     except BaseException:
-        run.close()
+        (trainer or run).close()
         raise
 
 
-def _extend(run: Run, reached: int, total_timesteps: int | None) -> None:
-    """Sets a new end for the run, if one is given and it still lies ahead."""
-    if total_timesteps is None or total_timesteps == run.config.total_timesteps:
-        return
+def _extended(run: Run, reached: int, total_timesteps: int | None) -> TrainConfig:
+    """The run's config with a new end, if one is given and it still lies ahead."""
+    if total_timesteps is None:
+        return run.config
     if total_timesteps < reached:
         raise ConfigError(
             f"the run {run.path} is already at step {reached}; --total-timesteps must be at least that, not {total_timesteps}"
         )
-    run.extend(total_timesteps)
+    return run.config.with_values(total_timesteps=total_timesteps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rl_training.envs.factory import EnvFactory, RegisteredEnv
+from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv
 from rl_training.envs.pool import EnvPool
 from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import ConfigError
@@ -15,6 +15,15 @@ def make_pool(
     config: TrainConfig, factory: EnvFactory | None, stream: str, num_envs: int, workers: str = "inline"
 ) -> EnvPool:
     """The environments of a config, or those that the factory makes instead."""
+    if factory is None and config.env_from_python:
+        raise ConfigError(
+            f"this agent was trained on {config.env_id}, an environment that was given from Python; give it again as env="
+        )
+    if isinstance(factory, GivenEnv) and (workers == "subprocess" or config.env_fresh):
+        raise ConfigError(
+            "env_workers: subprocess and env_fresh need to make environments; pass a function that makes one instead of an "
+            "environment"
+        )
     factory = factory or RegisteredEnv(config.env_id, config.env_kwargs)
     return EnvPool(
         WrappedEnv(factory, config.wrappers) if config.wrappers else factory,

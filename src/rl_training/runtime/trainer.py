@@ -29,6 +29,7 @@ from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS, Run
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.inference import acting_parts
 from rl_training.runtime.learner import Learner
 from rl_training.runtime.learners import make_learner
 from rl_training.runtime.progress import Progress
@@ -43,7 +44,8 @@ RECENT_EPISODES = 100
 class TrainResult:
     """What a call of ``train`` did and where it is."""
 
-    env_steps: int
+    env_steps: int  # of the whole run
+    steps_now: int  # of this call
     episodes: int
     updates: int
     metrics: dict[str, float]
@@ -116,33 +118,33 @@ class Trainer:
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
         stop = StopRequest()
         evaluation = None
+        self.timer.start()
+        self._cpu_start, begun_at = time.process_time(), self.env_steps
         with cpu_threads(self.config.threads), stop, self.progress:
             self._open_log()
-            if not self._started:
-                self.pool.reset()
-                self._started = True
-            self.timer.lap("rest")
-            self.progress.start(self, total)
             try:
-                while not stop:
-                    self._chores(stop)
-                    if self.env_steps >= total:
-                        break
-                    self._advance()
+                if not self._started:
+                    self.pool.reset()
+                    self._started = True
+                self.progress.start(self, total)
+                self._loop(total, stop)
+                self._close_log()
+                self._checkpoint(final=True)
+                if not stop:
+                    evaluation = self.evaluate(self.config.eval.final_episodes, stop)
             except EnvironmentFault as fault:
                 self._save_after_fault(fault)
             finally:
                 self._close_log()
-            self._checkpoint(final=True)
-            if not stop:
-                evaluation = self.evaluate(self.config.eval.final_episodes, stop)
-                if self.run is not None and evaluation is not None:
-                    self.run.write_evaluation({"step": self.env_steps, **evaluation.to_json()})
             if self.run is not None:
+                if evaluation is not None:
+                    self.run.write_evaluation({"step": self.env_steps, **evaluation.to_json()})
                 self.run.wait()
             self.timer.lap("rest")
+        self._earlier_cpu_seconds += time.process_time() - self._cpu_start
         return TrainResult(
             env_steps=self.env_steps,
+            steps_now=self.env_steps - begun_at,
             episodes=self.episodes,
             updates=self.learner.updates,
             metrics=self._train_metrics(),
@@ -153,6 +155,17 @@ class Trainer:
             interrupted_by=stop.signal_number,
             seconds=dict(self.timer.seconds),
         )
+
+    def _loop(self, total: int, stop: StopRequest) -> None:
+        try:
+            while not stop:
+                self._chores(stop)
+                if self.env_steps >= total:
+                    break
+                self._advance()
+        except EnvironmentFault:
+            if not stop:  # a signal to the whole process group takes the environments' processes with it: no fault of theirs
+                raise
 
     def _advance(self) -> None:
         """One step of every environment, and the learning that it makes due."""
@@ -208,6 +221,7 @@ class Trainer:
         return result
 
     def _note_evaluation(self, result: EvaluationResult) -> None:
+        self._saved_at = -1  # a checkpoint of this step, written before, does not know of it
         improved = self.best_return is None or result.mean_return > self.best_return
         if improved:
             self.best_return = result.mean_return
@@ -245,6 +259,7 @@ class Trainer:
         return {
             "time/seconds": round(seconds, 3),
             "time/cpu_seconds": round(self._earlier_cpu_seconds + time.process_time() - self._cpu_start, 3),
+            "time/evaluation_seconds": round(self.timer.seconds["evaluation"], 3),
             "time/steps_per_second": round(self.env_steps / max(seconds, 1e-9), 1),
         }
 
@@ -266,10 +281,7 @@ class Trainer:
     # ------------------------------------------------------------------------------------------- checkpoints
 
     def _acting_parts(self) -> dict[str, State]:
-        return {
-            "agent": {"config": self.config.describe(), "spaces": self.pool.spec.to_json()},
-            "policy": self.policy.state_dict(),
-        }
+        return acting_parts(self.policy, self.config)
 
     def _training_state(self) -> State:
         pending = self._pending
@@ -314,8 +326,6 @@ class Trainer:
         """Keeps the run as it was before the failing step, and what reproduces the failure; then raises it."""
         if self.run is None:
             raise fault
-        self._checkpoint(final=True)
-        self.run.wait()
         path = self.run.path / f"fault-step-{self.env_steps}.json"
         report = {
             "env_id": fault.env_id,
@@ -324,16 +334,21 @@ class Trainer:
             "episode_seed": fault.episode_seed,
             "actions": fault.actions,
         }
-        path.write_text(json.dumps(report) + "\n", "utf-8")
+        try:
+            path.write_text(json.dumps(report) + "\n", "utf-8")
+            self._checkpoint(final=True)
+            self.run.wait()
+        except (CheckpointError, OSError) as error:
+            raise CheckpointError(f"{fault}; and then: {error}") from fault
         fault.args = (
             f"{fault} The run is saved at step {self.env_steps}; {path} has the episode seed and the actions that "
             f"reproduce this. When the environment is mended: rl-training resume {shlex.quote(str(self.run.path))}",
         )
         raise fault
 
-    def save(self, path: Path, *, full: bool = False) -> None:
-        """Writes a checkpoint anywhere: the policy, or with ``full`` all that continuing needs."""
-        write_checkpoint(path, self._parts(replay=True) if full else self._acting_parts(), self._info())
+    def save(self, path: Path) -> None:
+        """Writes a checkpoint with all that continuing needs, anywhere."""
+        write_checkpoint(path, self._parts(replay=True), self._info())
 
     def restore(self, checkpoint: Path) -> None:
         """Puts the run back to the moment of a checkpoint."""

@@ -1,0 +1,108 @@
+"""Learning from pictures: what the environment draws, as stacked channel-first uint8 images.
+
+env_kwargs: {render_mode: rgb_array}
+wrappers:
+  - {name: pixels, height: 40, width: 60, stack: 3}
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rl_training.envs.factory import Env, env_name
+from rl_training.errors import ConfigError, MissingExtraError
+
+Image = NDArray[np.uint8]
+#: How much larger than asked a picture is drawn, so that thin lines survive the averaging.
+OVERSAMPLING = 2
+#: Rec. 601 luma
+GRAY = np.array([0.299, 0.587, 0.114], np.float32)
+
+
+class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
+    """Observes (stack * colours, height, width) pictures, oldest first; an episode begins with its first one repeated.
+
+    Drawing is the cost (3 ms for 500 x 500 pixels), so environments that can be told their size draw small ones.
+    """
+
+    def __init__(self, env: Env, height: int = 84, width: int = 84, stack: int = 3, gray: bool = True) -> None:
+        super().__init__(env)
+        if env.render_mode != "rgb_array":
+            raise ConfigError(
+                f"the wrapper pixels needs an environment that draws: add env_kwargs: {{render_mode: rgb_array}} for "
+                f"{env_name(env)}"
+            )
+        for name, value in (("height", height), ("width", width), ("stack", stack)):
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"the wrapper pixels takes {name} as a whole number of at least 1, not {value!r}")
+        self._size, self._gray = (height, width), gray
+        self._frames: deque[Image] = deque(maxlen=stack)
+        colours = 1 if gray else 3
+        self.observation_space = spaces.Box(0, 255, (stack * colours, height, width), np.uint8)
+        _draw_at(env.unwrapped, height * OVERSAMPLING, width * OVERSAMPLING)
+
+    def _picture(self) -> Image:
+        drawn = np.asarray(self.env.render())
+        picture = _resize(drawn, *self._size)
+        channels = (picture @ GRAY)[None] if self._gray else picture.transpose(2, 0, 1)
+        image: Image = channels.round().astype(np.uint8)
+        return image
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Image, dict[str, Any]]:
+        _, info = self.env.reset(seed=seed, options=options)
+        picture = self._picture()
+        self._frames.extend([picture] * (self._frames.maxlen or 1))
+        return np.concatenate(self._frames), info
+
+    def step(self, action: Any) -> tuple[Image, Any, bool, bool, dict[str, Any]]:
+        _, reward, terminated, truncated, info = self.env.step(action)
+        self._frames.append(self._picture())
+        return np.concatenate(self._frames), reward, terminated, truncated, info
+
+
+class ActionRepeat(gym.Wrapper[Any, Any, Any, Any]):
+    """Takes each action ``times`` times and sums the rewards; stops at the end of the episode."""
+
+    def __init__(self, env: Env, times: int) -> None:
+        super().__init__(env)
+        if not isinstance(times, int) or times < 1:
+            raise ConfigError(f"the wrapper action_repeat takes times as a whole number of at least 1, not {times!r}")
+        self._times = times
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        total = 0.0
+        for _ in range(self._times):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
+def _draw_at(env: Any, height: int, width: int) -> None:
+    """Asks the classic environments to draw at this size; others draw at theirs."""
+    if hasattr(env, "screen_width") and hasattr(env, "screen_height"):
+        env.screen_height, env.screen_width = height, width
+    elif hasattr(env, "screen_dim") and height == width:
+        env.screen_dim = height
+
+
+def _resize(picture: NDArray[Any], height: int, width: int) -> NDArray[np.float32]:
+    """Averages whole blocks of pixels; sizes that do not divide evenly go through OpenCV."""
+    rows, columns = picture.shape[:2]
+    if rows % height == 0 and columns % width == 0:
+        blocks = picture.reshape(height, rows // height, width, columns // width, 3)
+        averaged: NDArray[np.float32] = blocks.mean(axis=(1, 3), dtype=np.float32)
+        return averaged
+    try:
+        import cv2
+    except ImportError as error:
+        raise MissingExtraError("opencv-python-headless", "pixels") from error
+    resized: NDArray[np.float32] = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32)
+    return resized
