@@ -82,7 +82,7 @@ def test_train_leaves_a_run_that_explains_itself(run: Path) -> None:
 
 def test_train_says_where_the_time_went_and_what_comes_next(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     _, done = trained
-    assert re.search(r"trained 300 steps, \d+ episodes, \d+ updates in [\d.]+ s: environment \d+%", done.stdout)
+    assert re.search(r"trained 300 steps, \d+ episodes, \d+ updates\ntook [\d.]+ s: environment \d+%", done.stdout)
     for phase in ("acting", "sampling", "update", "evaluation", "rest"):
         assert re.search(rf"{phase} \d+%", done.stdout)
     for command in ("eval mine", "plot mine", "export mine", "resume mine"):

@@ -193,19 +193,19 @@ def test_without_replay_resume_says_so_and_refills(tmp_path: Path) -> None:
 
 def test_the_replay_goes_into_every_kth_checkpoint(tmp_path: Path) -> None:
     whole, parted = tmp_path / "whole", tmp_path / "parted"
-    checkpoint = {"interval": 30, "replay_every": 2, "keep": 2}
+    checkpoint = {"interval": 30, "replay_every": 2, "keep": 4}
     train_to(tiny_config("dqn", output_dir=str(whole), checkpoint=checkpoint))
     train_to(tiny_config("dqn", output_dir=str(parted), checkpoint=checkpoint), stop_at=100)
     newest, *others = step_directories(parted)
     assert (newest / "replay.safetensors").exists()  # the one written when the run stopped
-    assert not (parted / "checkpoints" / "step-0000000090" / "replay.safetensors").exists()
+    assert not (parted / "checkpoints" / "step-0000000060" / "replay.safetensors").exists()
     assert others
-    # as if killed before the last one was written: the newest with a replay is the one to go on from
+    # as if killed after the second one was written: the newest with a replay is the one to go on from
     for path in step_directories(parted):
-        if path.name > "step-0000000090":
+        if path.name > "step-0000000060":
             path.rename(tmp_path / path.name)
     trainer = resume_training(parted, warn=no_warning)
-    assert trainer.env_steps == 60
+    assert trainer.env_steps == 30
     trainer.train()
     trainer.close()
     assert final_fingerprint(parted) == final_fingerprint(whole)

@@ -36,7 +36,7 @@ class CheckpointConfig(StrictModel):
     interval: Count = Field(10_000, description="env steps between checkpoints; 0: only at the end or when stopped")
     keep: Positive = Field(3, description="newest checkpoints kept, besides the best")
     replay_every: Count = Field(
-        1, description="the replay goes into every k-th checkpoint (and the last); 0: never, resume then refills it"
+        1, description="the replay goes into the first of every k checkpoints (and the last); 0: never, resume refills it"
     )
 
 

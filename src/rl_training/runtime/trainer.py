@@ -317,7 +317,7 @@ class Trainer:
         if self.run is None or self._saved_at == self.env_steps:
             return
         every = self.config.checkpoint.replay_every
-        replay = not self.learner.separate_replay or (every > 0 and (final or self._checkpoints % every == 0))
+        replay = not self.learner.separate_replay or (every > 0 and (final or (self._checkpoints - 1) % every == 0))
         self.run.save(self.env_steps, self._parts(replay=replay), self._info())
         if replay or every == 0:
             self._saved_at = self.env_steps
