@@ -41,7 +41,7 @@ learn: $(READY)  ## train the packaged configs and hold them against published f
 
 bench: $(READY)  ## measure speed against the peers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/speed.py --report
 
 clean:  ## remove what make has made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from document import write_section
 
 from rl_training.experiment.config import load_config_data, resolve_config
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "learning"
 RESULTS = Path(__file__).parent / "results" / "learning.json"
-REPORT = ROOT / "docs" / "benchmarks.md"
-MARKS = ("<!-- learning: begin -->", "<!-- learning: end -->")
 
 
 def main() -> int:
@@ -103,7 +102,7 @@ def verdict(reference: dict[str, Any], returns: list[float]) -> str:
 
 
 def write_report(references: dict[str, dict[str, Any]]) -> None:
-    """Puts the table between the marks of docs/benchmarks.md."""
+    """Writes the table of docs/benchmarks.md."""
     results = load_results()
     lines = [
         "| config | steps | final return, by seed | median | bar | verdict | published | CPU seconds a seed |",
@@ -120,9 +119,7 @@ def write_report(references: dict[str, dict[str, Any]]) -> None:
             f"| {statistics.median(returns):.1f} | {bar(reference)} | {verdict(reference, returns)} "
             f"| {reference['source']} | {statistics.median(outcome['seconds'] for outcome in outcomes):.0f} |"
         )
-    before, _, rest = REPORT.read_text().partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
-    REPORT.write_text(before + MARKS[0] + "\n" + "\n".join(lines) + "\n" + MARKS[1] + after)
+    write_section("learning", "\n".join(lines))
     print("\n".join(lines))
 
 

@@ -1,6 +1,6 @@
 """Measures our speed beside that of the peers and prints the ratios.
 
-    python benchmarks/speed.py [--workloads w1 w1c replay] [--rounds 3] [--json FILE]
+    python benchmarks/speed.py [--workloads w1 w1c replay] [--rounds 3] [--json FILE] [--report]
 
 Each measurement is a fresh process on one core with one thread, and the candidates take turns, so that a slow minute of
 the machine hits all of them. Ratios are of rates per CPU second: other programs on the machine then count for little.
@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from document import write_section
 from measure import Measurement, Rate
 from report import Results, Series, table, work_differences
 from workloads import WORKLOADS, package_version
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often each candidate runs (default: 3)")
     parser.add_argument("--core", type=int, help="the core to run on (default: the last one allowed)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures and the versions here")
+    parser.add_argument("--report", action="store_true", help="put the table into docs/benchmarks.md")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -44,6 +46,9 @@ def main() -> int:
         print(f"not comparable: {sentence}")
     if args.json is not None:
         args.json.write_text(json.dumps(as_json(results), indent=1) + "\n", "utf-8")
+    if args.report:
+        versions = ", ".join(f"{name} {version}" for name, version in as_json(results)["versions"].items())
+        write_section("speed", f"{table(results)}\n\n{args.rounds} rounds; {versions}; {platform.machine()}.")
     failed = any(series.absent == "failed" for by_name in results.values() for series in by_name.values())
     return 1 if failed or differences else 0
 

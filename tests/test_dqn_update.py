@@ -43,8 +43,7 @@ def test_loss_of_worked_numbers() -> None:
         action=torch.tensor([0, 1, 0]),
         reward=torch.tensor([1.0, 0.5, 2.0]),
         discount=torch.tensor([0.5, 0.9, 0.0]),  # the last one terminated
-        next_q_values=torch.tensor([[2.0, 4.0], [1.0, -1.0], [100.0, 100.0]]),
-        next_action=torch.tensor([1, 0, 0]),
+        next_value=torch.tensor([4.0, 1.0, 100.0]),
     )
     # targets: 1 + .5 * 4 = 3, .5 + .9 * 1 = 1.4, 2; errors: 2, -1.6, -2; Huber: |e| - .5
     torch.testing.assert_close(output.loss, torch.tensor([1.5, 1.1, 1.5]))
@@ -57,8 +56,7 @@ def test_loss_of_worked_numbers() -> None:
 
 
 def test_loss_is_quadratic_near_zero() -> None:
-    zero, q, next_q = torch.tensor([0]), torch.tensor([[1.0]]), torch.zeros(1, 1)
-    output = dqn_loss(q, zero, torch.tensor([1.5]), torch.zeros(1), next_q, zero)
+    output = dqn_loss(torch.tensor([[1.0]]), torch.tensor([0]), torch.tensor([1.5]), torch.zeros(1), torch.zeros(1))
     torch.testing.assert_close(output.loss, torch.tensor([0.125]))
 
 
@@ -77,8 +75,7 @@ def test_the_bootstrap_action_is_chosen_by_the_right_network(double: bool) -> No
 
 def test_shapes_that_would_broadcast_are_refused() -> None:
     with pytest.raises(AssertionError):
-        column = torch.zeros(4, 1).long()
-        dqn_loss(torch.zeros(4, 2), column, torch.zeros(4), torch.zeros(4), torch.zeros(4, 2), column)
+        dqn_loss(torch.zeros(4, 2), torch.zeros(4, 1).long(), torch.zeros(4), torch.zeros(4), torch.zeros(4))
 
 
 def test_update_equals_torch_adam_with_clipping() -> None:

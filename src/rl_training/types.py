@@ -133,7 +133,7 @@ class ActionSpec:
     def to_env(self, action: Array) -> Array:
         """A batch of policy actions in the environment's own terms."""
         if self.kind == "discrete":
-            return action + self.start
+            return action + self.start if self.start else action
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
         scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
         return scaled.astype(np.float32).reshape(len(action), *self.raw_shape)

@@ -12,6 +12,7 @@ from rl_training.algorithms.value import (
     ValueAlgorithm,
     ValueConfig,
     Values,
+    allowed,
     make_body,
     select_actions,
     take_action,
@@ -29,13 +30,11 @@ def dqn_loss(
     action: Tensor,  # (batch,)
     reward: Tensor,  # (batch,)
     discount: Tensor,  # (batch,) complete: gamma^k, 0 where the episode terminated
-    next_q_values: Tensor,  # (batch, action) of the target network at next_obs
-    next_action: Tensor,  # (batch,) to bootstrap from: the best by the target or, double, by the online network
+    next_value: Tensor,  # (batch,) of the target network at next_obs
 ) -> LossOutput:
-    """Huber loss between Q(s, a) and ``reward + discount * Q'(s', a')``, one number per sample."""
-    assert q_values.shape == next_q_values.shape
-    assert action.shape == next_action.shape == reward.shape == discount.shape == q_values.shape[:1]
-    target = (reward + discount * take_action(next_q_values, next_action)).detach()
+    """Huber loss between Q(s, a) and ``reward + discount * next_value``, one number per sample."""
+    assert action.shape == reward.shape == discount.shape == next_value.shape == q_values.shape[:1]
+    target = (reward + discount * next_value).detach()
     chosen = take_action(q_values, action)
     loss = F.smooth_l1_loss(chosen, target, reduction="none")
     value = chosen.detach()
@@ -55,5 +54,8 @@ class DQN(ValueAlgorithm):
     def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
         with torch.no_grad():
             next_q_values = target(batch.next_obs)
-            next_action = select_actions(online(batch.next_obs) if self.config.double else next_q_values, batch)
-        return dqn_loss(online(batch.obs), batch.action, batch.reward, batch.discount, next_q_values, next_action)
+            if self.config.double:
+                next_value = take_action(next_q_values, select_actions(online(batch.next_obs), batch))
+            else:
+                next_value = allowed(next_q_values, batch).amax(dim=1)
+        return dqn_loss(online(batch.obs), batch.action, batch.reward, batch.discount, next_value)

@@ -150,16 +150,23 @@ class LossOutput(NamedTuple):
 Values = Callable[[Tensor], Tensor]
 
 
+def allowed(q_values: Tensor, batch: TransitionBatch) -> Tensor:
+    """Q-values at the next observation, minus infinity where the action is not allowed there."""
+    if batch.next_action_mask is None:
+        return q_values
+    return q_values.masked_fill(~batch.next_action_mask, -torch.inf)
+
+
 def select_actions(q_values: Tensor, batch: TransitionBatch) -> Tensor:
     """The action to bootstrap from, (batch,): the best of those allowed at the next observation."""
-    if batch.next_action_mask is not None:
-        q_values = q_values.masked_fill(~batch.next_action_mask, -torch.inf)
-    return q_values.argmax(dim=1)
+    return allowed(q_values, batch).argmax(dim=1)
 
 
 def take_action(values: Tensor, action: Tensor) -> Tensor:
     """(batch, action, ...) and (batch,) -> the values of these actions, (batch, ...)."""
-    index = action.view(-1, *[1] * (values.dim() - 1)).expand(-1, 1, *values.shape[2:])
+    index = action.unsqueeze(1)
+    if values.dim() == 3:
+        index = index.unsqueeze(2).expand(-1, 1, values.shape[2])
     return values.gather(1, index).squeeze(1)
 
 

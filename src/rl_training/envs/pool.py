@@ -162,9 +162,10 @@ class EnvPool:
         self.load_state_dict(self.state_dict())
 
     def _commit(self, step: Step, env_actions: Array, indices: Sequence[int], ended: list[int]) -> list[Episode]:
+        rewards = step.reward.tolist()
         for i in indices:
             self._actions[i].append(env_actions[i])
-            self._returns[i] += float(step.reward[i])
+            self._returns[i] += rewards[i]
         finished = []
         for i in ended:
             finished.append(Episode(i, self._episode[i], self._returns[i], len(self._actions[i])))
