@@ -243,7 +243,7 @@ class PPO(OnPolicyAlgorithm):
                 output = self._minibatch_loss(phase, minibatch, columns, clip_range)
                 if config.target_kl is not None and output.metrics["approx_kl"].mean() > config.target_kl:
                     break
-                self.optimizer.step(output.loss.mean(), learning_rate)
+                self.optimizer.step(output.loss, learning_rate)
                 self.updates += 1
                 for name, sample in {"loss": output.loss.detach(), **output.metrics}.items():
                     samples.setdefault(name, []).append(sample)

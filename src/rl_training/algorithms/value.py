@@ -190,7 +190,7 @@ class ValueAlgorithm(OffPolicyAlgorithm):
         self._resample_noise()
         output = self.loss(self.policy.network, self.target, batch)
         loss = output.loss if batch.weights is None else output.loss * batch.weights
-        self.optimizer.step(loss.mean(), self.learning_rate(env_steps))
+        self.optimizer.step(loss, self.learning_rate(env_steps))
         self.updates += 1
         if self.updates % self.config.target_update_interval == 0:
             self._target_parameters.lerp_(self.optimizer.parameters, self.config.tau)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.spaces import describe_spaces
-from rl_training.envs.workers import LocalWorker, Observed, ProcessWorker, StepReturn, Worker
+from rl_training.envs.workers import LocalWorker, Observed, ProcessWorker, Worker
 from rl_training.errors import EnvironmentFault
 from rl_training.rng import derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
@@ -124,18 +124,23 @@ class EnvPool:
         reward = np.zeros(self.num_envs, np.float32)
         terminated = np.zeros(self.num_envs, np.bool_)
         truncated = np.zeros(self.num_envs, np.bool_)
-        for i in indices:
-            self._call(i, "step", env_actions, self._workers[i].begin_step, env_actions[i])
-        for i in indices:
-            result: StepReturn = self._call(i, "step", env_actions, self._workers[i].end_step)
-            observed, step_reward, terminated[i], truncated[i] = result
-            problem = self._store(next_obs, next_mask, i, observed) or _reward_problem(step_reward)
-            if problem is not None:
-                raise self._fault(i, "step", env_actions, problem)
-            reward[i] = step_reward
+        i = 0
+        try:
+            for i in indices:
+                self._workers[i].begin_step(env_actions[i])
+            for i in indices:
+                observed, step_reward, terminated[i], truncated[i] = self._workers[i].end_step()
+                problem = self._store(next_obs, next_mask, i, observed) or _reward_problem(step_reward)
+                if problem is not None:
+                    raise self._fault(i, env_actions, problem)
+                reward[i] = step_reward
+        except EnvironmentFault:
+            raise
+        except Exception as error:
+            raise self._fault(i, env_actions, f"{type(error).__name__}: {error}") from error
         if self._is_float and not np.isfinite(next_obs).all():
             bad = next(i for i in indices if not np.isfinite(next_obs[i]).all())
-            raise self._fault(bad, "step", env_actions, f"the observation is not finite: {next_obs[bad].tolist()}")
+            raise self._fault(bad, env_actions, f"the observation is not finite: {next_obs[bad].tolist()}")
         step = Step(self._obs, actions, reward, next_obs, terminated, truncated, next_mask)
         ended = np.flatnonzero(terminated | truncated).tolist()
         obs, mask = next_obs, next_mask
@@ -205,13 +210,7 @@ class EnvPool:
             masks[i] |= not masks[i].any()  # nothing left to do: a terminal state, whose mask means nothing
         return None
 
-    def _call(self, i: int, during: str, env_actions: Array, function: Any, *args: Any) -> Any:
-        try:
-            return function(*args)
-        except Exception as error:
-            raise self._fault(i, during, env_actions, f"{type(error).__name__}: {error}") from error
-
-    def _fault(self, i: int, during: str, env_actions: Array, problem: str) -> EnvironmentFault:
+    def _fault(self, i: int, env_actions: Array, problem: str) -> EnvironmentFault:
         actions = [np.asarray(action).tolist() for action in (*self._actions[i], env_actions[i])]
         return EnvironmentFault(
             problem,
@@ -219,7 +218,7 @@ class EnvPool:
             env_index=i,
             episode_seed=self.episode_seed(i, self._episode[i]),
             actions=actions,
-            during=during,
+            during="step",
         )
 
     def _reset_fault(self, i: int, seed: int, problem: str) -> EnvironmentFault:
