@@ -49,7 +49,7 @@ class Workload:
     """The same settings for every candidate, and for each rate the ratio to a peer that we must reach."""
 
     title: str
-    settings: DQNSettings | ReplaySettings
+    settings: DQNSettings | PPOSettings | ReplaySettings
     bars: Mapping[str, float]
     candidates: Mapping[str, Candidate]
 
@@ -72,6 +72,22 @@ class DQNSettings:
     target_copy_steps: int = 500
     exploration_steps: int = 10_000
     final_epsilon: float = 0.05
+    num_quantiles: int = 0  # 0: plain DQN; otherwise QR-DQN
+
+
+@dataclass(frozen=True)
+class PPOSettings:
+    """PPO on a vector observation: rollouts of ``num_envs`` x ``n_steps``, gone through ``n_epochs`` times."""
+
+    env_id: str = "CartPole-v1"
+    num_envs: int = 8
+    total_steps: int = 40_960
+    n_steps: int = 128
+    n_epochs: int = 4
+    n_minibatches: int = 4
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    learning_rate: float = 2.5e-4
+    lstm_size: int = 0  # 0: no memory
 
 
 @dataclass(frozen=True)
@@ -104,6 +120,33 @@ WORKLOADS: dict[str, Workload] = {
         settings=replace(W1, num_envs=8, steps_per_update=8),
         bars={"env steps": 2.0},
         candidates=DQN_CANDIDATES,
+    ),
+    "w2": Workload(
+        title="w1 with QR-DQN, 51 quantiles",
+        settings=replace(W1, num_quantiles=51, total_steps=8_000),
+        bars={"env steps": 1.8},
+        candidates={
+            OURS: Candidate("candidates.ours:dqn", "rl-training"),
+            "sb3-contrib": Candidate("candidates.sb3_contrib_:qr_dqn", "sb3-contrib"),
+        },
+    ),
+    "w7": Workload(
+        title="PPO, CartPole, 8 envs x 128 steps, 4 epochs of 4 minibatches",
+        settings=PPOSettings(),
+        bars={"env steps": 1.7},
+        candidates={
+            OURS: Candidate("candidates.ours:ppo", "rl-training"),
+            "sb3": Candidate("candidates.sb3:ppo", "stable-baselines3"),
+        },
+    ),
+    "w7r": Workload(
+        title="w7 with an LSTM of 64",
+        settings=PPOSettings(lstm_size=64, total_steps=10_240),
+        bars={"env steps": 2.0},
+        candidates={
+            OURS: Candidate("candidates.ours:ppo", "rl-training"),
+            "sb3-contrib": Candidate("candidates.sb3_contrib_:recurrent_ppo", "sb3-contrib"),
+        },
     ),
     "replay": Workload(
         title="uniform replay, 1e6 transitions of 4 numbers",

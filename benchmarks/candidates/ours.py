@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 from measure import Measurement, Rate, Stopwatch, repeat
-from workloads import DQNSettings, ReplaySettings
+from workloads import DQNSettings, PPOSettings, ReplaySettings
 
 from rl_training.data import ReplayBuffer
 from rl_training.experiment.config import TrainConfig, resolve_config
@@ -33,7 +33,7 @@ def dqn_config(settings: DQNSettings, seed: int) -> TrainConfig:
     """The settings in our terms. Our target interval counts updates, not env steps."""
     return resolve_config(
         {
-            "algo": "dqn",
+            "algo": "qr_dqn" if settings.num_quantiles else "dqn",
             "env_id": settings.env_id,
             "num_envs": settings.num_envs,
             "seed": seed,
@@ -53,6 +53,7 @@ def dqn_config(settings: DQNSettings, seed: int) -> TrainConfig:
                 "target_update_interval": settings.target_copy_steps // settings.steps_per_update,
                 "exploration_final_eps": settings.final_epsilon,
                 "exploration_steps": settings.exploration_steps,
+                **({"num_quantiles": settings.num_quantiles} if settings.num_quantiles else {}),
             },
         }
     )
@@ -66,6 +67,31 @@ def dqn(settings: DQNSettings, seed: int) -> Measurement:
         work={"env steps": result.env_steps, "updates": result.updates},
         outcome={"return of the last 100 episodes": result.metrics["return_mean"]},
     )
+
+
+def ppo(settings: PPOSettings, seed: int) -> Measurement:
+    config = resolve_config(
+        {
+            "algo": "recurrent_ppo" if settings.lstm_size else "ppo",
+            "env_id": settings.env_id,
+            "num_envs": settings.num_envs,
+            "seed": seed,
+            "total_timesteps": settings.total_steps,
+            "device": "cpu",
+            "eval": {"interval": 0, "final_episodes": 1, "num_envs": 1},
+            "algo_kwargs": {
+                "hidden_sizes": settings.hidden_sizes,
+                "n_steps": settings.n_steps,
+                "n_epochs": settings.n_epochs,
+                "n_minibatches": settings.n_minibatches,
+                "learning_rate": settings.learning_rate,
+                **({"lstm_size": settings.lstm_size} if settings.lstm_size else {}),
+            },
+        }
+    )
+    clock = LoopClock()
+    result = Trainer(config, progress=clock).train()
+    return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps})
 
 
 def replay(settings: ReplaySettings, seed: int) -> Measurement:

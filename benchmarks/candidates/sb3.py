@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from measure import Measurement, Stopwatch, repeat
-from stable_baselines3 import DQN
+from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
-from workloads import DQNSettings, ReplaySettings
+from workloads import DQNSettings, PPOSettings, ReplaySettings
 
 
 def dqn(settings: DQNSettings, seed: int) -> Measurement:
+    return measure_dqn(DQN, settings, seed)
+
+
+def measure_dqn(algorithm: Any, settings: DQNSettings, seed: int, **policy_kwargs: Any) -> Measurement:
+    """DQN, or what takes the same settings."""
     assert settings.steps_per_update % settings.num_envs == 0
-    model = DQN(
+    model = algorithm(
         "MlpPolicy",
         make_vec_env(settings.env_id, settings.num_envs, seed=seed),
         learning_rate=settings.learning_rate,
@@ -31,7 +36,7 @@ def dqn(settings: DQNSettings, seed: int) -> Measurement:
         exploration_initial_eps=1.0,
         exploration_final_eps=settings.final_epsilon,
         max_grad_norm=settings.max_grad_norm,
-        policy_kwargs={"net_arch": list(settings.hidden_sizes)},
+        policy_kwargs={"net_arch": list(settings.hidden_sizes), **policy_kwargs},
         seed=seed,
         device="cpu",
     )
@@ -44,6 +49,29 @@ def dqn(settings: DQNSettings, seed: int) -> Measurement:
         work={"env steps": model.num_timesteps, "updates": model._n_updates},
         outcome={"return of the last 100 episodes": float(np.mean(returns))},
     )
+
+
+def ppo(settings: PPOSettings, seed: int) -> Measurement:
+    return measure_ppo(PPO, "MlpPolicy", settings, seed)
+
+
+def measure_ppo(algorithm: Any, policy: str, settings: PPOSettings, seed: int, **policy_kwargs: Any) -> Measurement:
+    """PPO, or what takes the same settings."""
+    model = algorithm(
+        policy,
+        make_vec_env(settings.env_id, settings.num_envs, seed=seed),
+        learning_rate=settings.learning_rate,
+        n_steps=settings.n_steps,
+        batch_size=settings.n_steps * settings.num_envs // settings.n_minibatches,
+        n_epochs=settings.n_epochs,
+        policy_kwargs={"net_arch": list(settings.hidden_sizes), **policy_kwargs},
+        seed=seed,
+        device="cpu",
+    )
+    watch = Stopwatch()
+    model.learn(settings.total_steps, log_interval=settings.total_steps)
+    rate = watch.rate(model.num_timesteps)
+    return Measurement(rates={"env steps": rate}, work={"env steps": model.num_timesteps})
 
 
 def replay(settings: ReplaySettings, seed: int) -> Measurement:

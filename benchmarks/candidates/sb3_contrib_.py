@@ -1,0 +1,17 @@
+"""The candidates of sb3-contrib."""
+
+from __future__ import annotations
+
+from measure import Measurement
+from sb3_contrib import QRDQN, RecurrentPPO
+from workloads import DQNSettings, PPOSettings
+
+from candidates.sb3 import measure_dqn, measure_ppo
+
+
+def qr_dqn(settings: DQNSettings, seed: int) -> Measurement:
+    return measure_dqn(QRDQN, settings, seed, n_quantiles=settings.num_quantiles)
+
+
+def recurrent_ppo(settings: PPOSettings, seed: int) -> Measurement:
+    return measure_ppo(RecurrentPPO, "MlpLstmPolicy", settings, seed, lstm_hidden_size=settings.lstm_size)
