@@ -166,9 +166,16 @@ def test_predict_prints_one_action_a_line(run: Path, how: str, tmp_path: Path, c
     (tmp_path / "observations.jsonl").write_text("\n\n".join(lines))
     for source in lines if how == "option" else [str(tmp_path / "observations.jsonl")]:
         assert main(["predict", str(run), "--obs", source]) == 0
-    single, batch = (json.loads(text) for text in capsys.readouterr().out.splitlines())
-    assert single in (0, 1)
-    assert batch == [single] * 3
+    actions = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert actions in ([0] * 4, [1] * 4)
+
+
+def test_predict_takes_an_observation_spread_over_lines(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "obs.json").write_text(json.dumps(OBS, indent=1))
+    assert main(["predict", str(run), "--obs", str(tmp_path / "obs.json")]) == 0
+    assert capsys.readouterr().out in ("0\n", "1\n")
 
 
 def test_predict_answers_each_line_before_the_next_is_sent(run: Path, tmp_path: Path) -> None:

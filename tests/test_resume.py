@@ -39,6 +39,7 @@ ENVIRONMENTS = {
     "cartpole x4": ("CartPole-v1", 4, "inline"),
     "acrobot x4 in processes": ("Acrobot-v1", 4, "subprocess"),
     "random walk": ("rl_training_test_envs:RandomWalk-v0", 1, "subprocess"),
+    "masked actions x2": ("rl_training_test_envs:Masked-v0", 2, "inline"),
     "random walk x4": ("rl_training_test_envs:RandomWalk-v0", 4, "inline"),
 }
 

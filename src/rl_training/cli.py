@@ -272,7 +272,9 @@ def _predict(arguments: argparse.Namespace) -> int:
             raise ObservationError(f"line {number} is not JSON: {error}") from error
         except ObservationError as error:
             raise ObservationError(f"line {number}: {error}") from error
-        print(json.dumps(action.tolist()), flush=True)
+        is_batch = action.ndim > len(agent.policy.spec.action.raw_shape)
+        for one in action if is_batch else [action]:
+            print(json.dumps(one.tolist()), flush=True)
     return 0
 
 
@@ -284,12 +286,21 @@ def _observations(source: str | None) -> Iterator[tuple[int, str]]:
         lines = [source]
     else:
         try:
-            lines = Path(source).read_text("utf-8").splitlines()
+            text = Path(source).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ObservationError(f"--obs '{source}' is neither JSON nor a file that can be read ({error})") from error
+        lines = [text] if _is_json(text) else text.splitlines()  # one observation over several lines, or one a line
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield number, line
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _export(arguments: argparse.Namespace) -> int:
