@@ -86,10 +86,9 @@ class ActionRepeat(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def _draw_at(env: Any, height: int, width: int) -> None:
-    """Asks the classic environments to draw at this size; others draw at theirs."""
-    if hasattr(env, "screen_width") and hasattr(env, "screen_height"):
-        env.screen_height, env.screen_width = height, width
-    elif hasattr(env, "screen_dim") and height == width:
+    """Asks an environment whose whole drawing scales with ``screen_dim`` (Pendulum) to draw at this size. CartPole and
+    MountainCar have a size too, but draw parts of the scene at fixed places: a small picture of theirs is empty."""
+    if hasattr(env, "screen_dim") and height == width:
         env.screen_dim = height
 
 
