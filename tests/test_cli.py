@@ -206,7 +206,7 @@ def test_export_writes_an_onnx_that_acts_alike(
     action, values = onnxruntime.InferenceSession("policy.onnx").run(None, {"obs": obs})
     assert action.tolist() == values.argmax(axis=1).tolist()
     assert main(["predict", str(run), "--obs", json.dumps(obs.tolist())]) == 0
-    assert json.loads(capsys.readouterr().out) == action.tolist()
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == action.tolist()
 
 
 def test_export_writes_safetensors_that_can_be_loaded(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
