@@ -1,7 +1,7 @@
 """A ring of transitions, sampled uniformly (Lin 1992; Mnih et al. 2015).
 
-All fields of a transition lie side by side in one record: a sample is then one gather of whole records, about twice as fast
-as a gather per field once the ring no longer fits the cache.
+All fields of a transition lie side by side in one record: a sample is then one gather of whole records
+instead of one per field.
 """
 
 from __future__ import annotations
