@@ -80,7 +80,7 @@ class MLP(nn.Module):
 
 
 class NumpyMLP:
-    """An ``MLP`` on the CPU without torch's overhead per call, which outweighs the arithmetic on the few observations of a step."""
+    """An ``MLP`` on the CPU without torch's overhead per call, which outweighs the arithmetic on a few rows."""
 
     def __init__(self, mlp: MLP, noisy: bool) -> None:
         self._layers: list[tuple[NDArray[np.float32], NDArray[np.float32]] | NoisyArrays] = [
