@@ -72,7 +72,8 @@ class DQNSettings:
     target_copy_steps: int = 500
     exploration_steps: int = 10_000
     final_epsilon: float = 0.05
-    num_quantiles: int = 0  # 0: plain DQN; otherwise QR-DQN
+    num_quantiles: int = 0  # QR-DQN, if not 0 ...
+    num_atoms: int = 0  # ... or C51
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class PPOSettings:
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """A uniform replay alone: filled to the brim, then sampled."""
+    """A replay alone: filled to the brim, then sampled."""
 
     capacity: int = 1_000_000
     obs_dim: int = 4
@@ -130,6 +131,15 @@ WORKLOADS: dict[str, Workload] = {
             "sb3-contrib": Candidate("candidates.sb3_contrib_:qr_dqn", "sb3-contrib"),
         },
     ),
+    "w2b": Workload(
+        title="w1 with C51, 51 atoms",
+        settings=replace(W1, num_atoms=51, total_steps=8_000),
+        bars={"env steps": 3.0},
+        candidates={
+            OURS: Candidate("candidates.ours:dqn", "rl-training"),
+            "tianshou": Candidate("candidates.tianshou_:c51", "tianshou"),
+        },
+    ),
     "w7": Workload(
         title="PPO, CartPole, 8 envs x 128 steps, 4 epochs of 4 minibatches",
         settings=PPOSettings(),
@@ -155,6 +165,15 @@ WORKLOADS: dict[str, Workload] = {
         candidates={
             OURS: Candidate("candidates.ours:replay", "rl-training"),
             "sb3": Candidate("candidates.sb3:replay", "stable-baselines3"),
+        },
+    ),
+    "prioritized": Workload(
+        title="prioritised replay, 1e6 transitions of 4 numbers: sample 256, give them new priorities",
+        settings=ReplaySettings(samples=5_000),
+        bars={"sample + update of 256": 1.0},
+        candidates={
+            OURS: Candidate("candidates.ours:prioritized", "rl-training"),
+            "cpprb": Candidate("candidates.cpprb_:prioritized", "cpprb"),
         },
     ),
 }

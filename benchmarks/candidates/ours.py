@@ -8,7 +8,7 @@ import numpy as np
 from measure import Measurement, Rate, Stopwatch, repeat
 from workloads import DQNSettings, PPOSettings, ReplaySettings
 
-from rl_training.data import ReplayBuffer
+from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.runtime.progress import Progress, Watched
 from rl_training.runtime.trainer import Trainer
@@ -33,7 +33,7 @@ def dqn_config(settings: DQNSettings, seed: int) -> TrainConfig:
     """The settings in our terms. Our target interval counts updates, not env steps."""
     return resolve_config(
         {
-            "algo": "qr_dqn" if settings.num_quantiles else "dqn",
+            "algo": "qr_dqn" if settings.num_quantiles else "c51" if settings.num_atoms else "dqn",
             "env_id": settings.env_id,
             "num_envs": settings.num_envs,
             "seed": seed,
@@ -54,6 +54,7 @@ def dqn_config(settings: DQNSettings, seed: int) -> TrainConfig:
                 "exploration_final_eps": settings.final_epsilon,
                 "exploration_steps": settings.exploration_steps,
                 **({"num_quantiles": settings.num_quantiles} if settings.num_quantiles else {}),
+                **({"num_atoms": settings.num_atoms} if settings.num_atoms else {}),
             },
         }
     )
@@ -94,23 +95,25 @@ def ppo(settings: PPOSettings, seed: int) -> Measurement:
     return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps})
 
 
+def transitions(rng: np.random.Generator, count: int, obs_dim: int) -> Transitions:
+    """One step of ``count`` environments, in the shapes that the training loop stores."""
+    obs, next_obs = rng.standard_normal((2, count, obs_dim), np.float32)
+    discount = np.full(count, 0.99, np.float32)
+    return Transitions(obs, np.zeros(count, np.int64), np.ones(count, np.float32), next_obs, discount)
+
+
 def replay(settings: ReplaySettings, seed: int) -> Measurement:
     rng = np.random.default_rng(seed)
 
     def new_buffer() -> ReplayBuffer:
         return ReplayBuffer(settings.capacity, (settings.obs_dim,), rng=rng)
 
-    def transitions(count: int) -> Transitions:
-        """One step of ``count`` environments, in the shapes that the training loop stores."""
-        obs, next_obs = rng.standard_normal((2, count, settings.obs_dim), np.float32)
-        discount = np.full(count, 0.99, np.float32)
-        return Transitions(obs, np.zeros(count, np.int64), np.ones(count, np.float32), next_obs, discount)
-
     buffer = new_buffer()
-    adding = repeat(partial(buffer.add, transitions(1)), settings.capacity)
+    adding = repeat(partial(buffer.add, transitions(rng, 1, settings.obs_dim)), settings.capacity)
     sampling = repeat(partial(buffer.sample, settings.batch_size), settings.samples)
     several = settings.envs_per_add
-    adding_several = repeat(partial(new_buffer().add, transitions(several)), settings.capacity // several, several)
+    steps = transitions(rng, several, settings.obs_dim)
+    adding_several = repeat(partial(new_buffer().add, steps), settings.capacity // several, several)
     return Measurement(
         {
             "add, 1 per call": adding,
@@ -118,3 +121,18 @@ def replay(settings: ReplaySettings, seed: int) -> Measurement:
             f"sample of {settings.batch_size}": sampling,
         }
     )
+
+
+def prioritized(settings: ReplaySettings, seed: int) -> Measurement:
+    rng = np.random.default_rng(seed)
+    buffer = PrioritizedReplayBuffer(settings.capacity, (settings.obs_dim,), alpha=0.6, rng=rng)
+    block = 10_000
+    for _ in range(settings.capacity // block):
+        buffer.add(transitions(rng, block, settings.obs_dim))
+
+    def cycle() -> None:
+        batch = buffer.sample(settings.batch_size, beta=0.4)
+        assert batch.indices is not None
+        buffer.update_priorities(batch.indices, rng.random(settings.batch_size))
+
+    return Measurement({f"sample + update of {settings.batch_size}": repeat(cycle, settings.samples)})

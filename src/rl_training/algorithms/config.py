@@ -19,6 +19,9 @@ Positive = Annotated[Integer, Field(ge=1)]
 Count = Annotated[Integer, Field(ge=0)]
 Fraction = Annotated[Number, Field(ge=0.0, le=1.0)]
 PositiveNumber = Annotated[Number, Field(gt=0.0)]
+#: filters, kernel and stride of each convolution
+ConvLayers = tuple[tuple[Positive, Positive, Positive], ...]
+NATURE_LAYERS: ConvLayers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
 class StrictModel(BaseModel):
@@ -54,6 +57,10 @@ class OffPolicyConfig(AlgorithmConfig):
     learning_starts: Count = Field(1_000, description="env steps of random acting before the first update")
     train_freq: Positive = Field(1, description="env steps between training phases")
     gradient_steps: Positive = Field(1, description="updates in one training phase")
+    clip_reward: PositiveNumber | None = Field(
+        None,
+        description="rewards are learned no larger than this, either sign; returns are told unclipped; none: as they are",
+    )
 
     @model_validator(mode="after")
     def _batch_fits(self) -> OffPolicyConfig:
@@ -90,9 +97,7 @@ class OnPolicyConfig(AlgorithmConfig):
     hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
     activation: Literal["tanh", "relu"] = Field("tanh", description="between the hidden layers")
     initial_log_std: Number = Field(0.0, description="log of the first standard deviation of continuous actions")
-    cnn_layers: tuple[tuple[Positive, Positive, Positive], ...] = Field(
-        ((32, 8, 4), (64, 4, 2), (64, 3, 1)), description="filters, kernel and stride of the convolutions on images"
-    )
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of the convolutions on images")
     cnn_features: Positive = Field(512, description="width of what the convolutions end in")
 
     @model_validator(mode="after")

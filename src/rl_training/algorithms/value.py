@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Buffer, ExportModule, OffPolicyAlgorithm, Policy, Recorder
-from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig, Positive
+from rl_training.algorithms.config import NATURE_LAYERS, ConvLayers, Count, Fraction, OffPolicyConfig, Positive
 from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
 from rl_training.data import FrameReplayBuffer, NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer, StepRecorder
 from rl_training.models import MLP, NatureCNN, ValueHead, ValueNetwork
@@ -28,6 +28,7 @@ class ValueConfig(OffPolicyConfig):
     """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the switches on."""
 
     hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of the convolutions on images")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
     double: bool = Field(False, description="choose the bootstrap action with the online network")
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
@@ -260,7 +261,7 @@ def make_body(
     hidden = config.hidden_sizes
     trunk: MLP | NatureCNN
     if spec.observation.kind == "image":
-        trunk = NatureCNN(spec.observation.shape, generator, features=None)
+        trunk = NatureCNN(spec.observation.shape, generator, features=None, layers=config.cnn_layers)
     else:
         trunk = MLP([spec.observation.shape[0], *hidden[:-1]], generator, activate_last=True)
         hidden = hidden[-1:]

@@ -22,6 +22,7 @@ from rl_training.errors import ConfigError, did_you_mean
 #: Every wrapper, once: its name in a config and where it is.
 WRAPPERS = {
     "action_repeat": "rl_training.envs.pixels:ActionRepeat",
+    "atari": "rl_training.envs.atari:atari_pictures",
     "mask_observation": "rl_training.envs.wrappers:MaskObservation",
     "pixels": "rl_training.envs.pixels:PixelObservation",
 }

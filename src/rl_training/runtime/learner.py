@@ -76,6 +76,9 @@ class OffPolicyLearner(Learner):
         return self._restored_metrics if self._last is None else self._last.metrics
 
     def observe(self, step: Step, output: PolicyOutput, env_steps: int) -> None:
+        limit = self.algorithm.config.clip_reward
+        if limit is not None:
+            step = step._replace(reward=step.reward.clip(-limit, limit))
         items = self.recorder.record(step)
         if items is not None:
             self.buffer.add(items)
