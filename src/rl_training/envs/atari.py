@@ -1,4 +1,4 @@
-"""Atari games as they are usually learned: a no-op start, 4 frames to a step, 84 x 84 gray pictures, a stack of 4 (Mnih et al.
+"""Atari games as they are usually learned: a no-op start, 4 frames to a step, 84 x 84 gray pictures, stacks of 4 (Mnih et al.
 2015, doi:10.1038/nature14236; lives do not end episodes, as Machado et al., arXiv:1709.06009, advise).
 
 env_id: ale_py:ALE/Pong-v5
