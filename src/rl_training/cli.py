@@ -118,11 +118,17 @@ def _add_resume(commands: Any) -> None:
 
 
 def _add_eval(commands: Any) -> None:
-    examples = ("runs/mine", "runs/mine --episodes 100 --json", "runs/mine/checkpoints/best")
+    examples = (
+        "runs/mine",
+        "runs/mine --episodes 100 --json",
+        "runs/mine/checkpoints/best",
+        "runs/mine --episodes 1 --video episode.gif",
+    )
     evaluate = _command(commands, "eval", _eval, "evaluate a policy over whole episodes", examples)
     evaluate.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
     evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="how many (default 20)")
     evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    evaluate.add_argument("--video", type=Path, metavar="FILE", help="film the first episode: a .gif or an .mp4")
 
 
 def _add_predict(commands: Any) -> None:
@@ -244,7 +250,11 @@ def _eval(arguments: argparse.Namespace) -> int:
     from rl_training.api import load_agent
 
     with load_agent(arguments.path) as agent:
+        film = None if arguments.video is None else agent.film(arguments.video)
         result = agent.evaluate(arguments.episodes)
+    if film is not None:
+        extent = f"the first {film.seconds:.0f} s" if film.cut else f"{film.seconds:.1f} s"
+        print(f"filmed {extent} of the first episode: {arguments.video}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(result.to_json()))
     else:

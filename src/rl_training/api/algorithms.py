@@ -34,6 +34,7 @@ from rl_training.runtime.progress import Progress, choose_progress
 from rl_training.runtime.sessions import resume_training
 from rl_training.runtime.setup import make_pool
 from rl_training.runtime.trainer import Trainer, TrainResult
+from rl_training.runtime.video import Film, film_episode
 from rl_training.types import Array, Carry, SpaceSpec
 
 EnvLike = str | gym.Env[Any, Any] | EnvFactory
@@ -138,6 +139,11 @@ class ManagedAlgorithm:
             _require_spaces(policy, pool.spec)
             with cpu_threads(self.config.threads):
                 return evaluate_policy(policy, pool, episodes)
+
+    def film(self, path: str | Path) -> Film:
+        """Writes a video (.gif or .mp4) of an evaluation's first episode."""
+        with cpu_threads(self.config.threads):
+            return film_episode(self.policy, self.config, self._factory, Path(path))
 
     def predict(
         self,
