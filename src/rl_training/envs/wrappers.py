@@ -23,6 +23,7 @@ from rl_training.errors import ConfigError, did_you_mean
 WRAPPERS = {
     "action_repeat": "rl_training.envs.pixels:ActionRepeat",
     "atari": "rl_training.envs.atari:atari_pictures",
+    "flatten_observation": "gymnasium.wrappers:FlattenObservation",
     "mask_observation": "rl_training.envs.wrappers:MaskObservation",
     "pixels": "rl_training.envs.pixels:PixelObservation",
 }
