@@ -1,4 +1,4 @@
-"""DeepMind Control (extra ``dmc``), through Shimmy: as vectors and as pictures, restored exactly. With no screen, MUJOCO_GL=egl."""
+"""DeepMind Control (extra ``dmc``) through Shimmy: vectors, pictures, exact restoring. With no screen, set MUJOCO_GL=egl."""
 
 from __future__ import annotations
 
