@@ -20,6 +20,16 @@ Carry = tuple[Any, ...]
 State = dict[str, Any]
 
 
+def reset_rows(carry: Carry, rows: NDArray[np.bool_]) -> Carry:
+    """The carry with these rows (env,) at the start of an episode, which is zero everywhere."""
+    if not carry or not rows.any():
+        return carry
+    fresh = tuple(array.copy() for array in carry)
+    for array in fresh:
+        array[rows] = 0
+    return fresh
+
+
 class Step(NamedTuple):
     """One step of N environments. ``next_obs`` is the true next observation, the final one of an ended episode."""
 

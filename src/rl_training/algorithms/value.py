@@ -199,6 +199,7 @@ class QLearning(OffPolicyAlgorithm):
 
     policy: EpsilonPolicy
     config: QLearningConfig
+    target: nn.Module
 
     def __init__(self, policy: EpsilonPolicy, config: QLearningConfig) -> None:
         super().__init__(policy, config)
@@ -240,6 +241,7 @@ class ValueAlgorithm(QLearning):
 
     policy: EpsilonGreedyPolicy
     config: ValueConfig
+    target: ValueNetwork
 
     def __init__(self, policy: EpsilonGreedyPolicy, config: ValueConfig, streams: RandomStreams) -> None:
         super().__init__(policy, config)

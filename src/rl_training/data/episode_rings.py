@@ -1,10 +1,10 @@
 """Steps of several environments in the order of time, each observation stored once: what replays of frames and of sequences
 are made of.
 
-Each environment has a ring of slots, one observation a slot, an episode's final observation included. What can be sampled, an
-item, is a stretch of neighbouring slots and is known by the slot in which it begins. Of stacked images a slot keeps the newest
-frame only, and a stack is rebuilt when it is sampled: a frame's predecessors are the slots before it. An n-step window too is a
-row of neighbouring slots, so its sum is made here (Sutton 1988).
+Each environment has a ring of slots, one observation a slot, an episode's final observation included. What can be sampled,
+an item, is a stretch of neighbouring slots and is known by the slot in which it begins. Of stacked images a slot keeps the
+newest frame only, and a stack is rebuilt when it is sampled: a frame's predecessors are the slots before it. An n-step window
+too is a row of neighbouring slots, so its sum is made here.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class EpisodeRings(ABC):
         further_bytes: int = 0,
         what: str,
     ) -> None:
-        """``slots`` and ``quotas`` (of items) are those of each environment; ``what`` names the replay when it does not fit."""
+        """``slots`` and ``quotas`` (of items) are each environment's; ``what`` names the replay if it does not fit."""
         if obs_shape[0] % stack:
             raise ConfigError(
                 f"{obs_shape[0]} channels are not {stack} frames; set frame_stack to what the environment stacks"

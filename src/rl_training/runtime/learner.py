@@ -76,7 +76,7 @@ class OffPolicyLearner(Learner):
         return self._restored_metrics if self._last is None else self._last.metrics
 
     def observe(self, step: Step, output: PolicyOutput, env_steps: int) -> None:
-        items = self.recorder.record(step)
+        items = self.recorder.record(step, output.carry)
         if items is not None:
             self.buffer.add(items)
         self._timer.lap("rest")
