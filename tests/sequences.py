@@ -7,9 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
+from rl_training.algorithms.base import init_generator
 from rl_training.data import PrioritizedRecurrentReplayBuffer, RecurrentRecorder, RecurrentReplayBuffer
-from rl_training.types import Array, Step
+from rl_training.models import LSTMQNetwork
+from rl_training.rng import RandomStreams
+from rl_training.types import ActionSpec, Array, ObservationSpec, SpaceSpec, Step
 
 ACTIONS = 3
 STATE = (2, 5)  # layers, hidden
@@ -205,3 +209,51 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
     if found["mask"] is not None:
         np.testing.assert_array_equal(found["mask"], expected["mask"])
+
+
+def make_algorithm(algorithm: Any, spec: SpaceSpec | None = None, **settings: Any) -> Any:
+    """A tiny DRQN or R2D2 whose states fit ``World``'s, with different weights in its two networks."""
+    small = {"encoder_sizes": (6,), "hidden_sizes": (7,), "lstm_layers": STATE[0], "lstm_size": STATE[1], "gamma": GAMMA}
+    config = algorithm.config_class.model_validate({**small, **settings})
+    spec = spec or SpaceSpec(ObservationSpec("vector", (4,), (4,)), ActionSpec("discrete", count=ACTIONS))
+    made = algorithm(algorithm.make_policy(config, spec, init_generator(0)), config, RandomStreams(0))
+    other = algorithm.make_policy(config, spec, init_generator(1)).network
+    made.target.load_state_dict(other.state_dict())
+    return made
+
+
+def walk_q_values(network: LSTMQNetwork, cut: dict[str, Any]) -> list[Array]:
+    """The Q-values at each observation of a sequence, one step after the other from the stored state; of the burn-in none."""
+    state = tuple(torch.from_numpy(part.copy())[None] for part in cut["state"])
+    values = []
+    for t, obs in enumerate(cut["obs"]):
+        previous = torch.tensor(np.array(cut["previous"][t : t + 1]), dtype=torch.float32) if cut["previous"] else None
+        with torch.no_grad():
+            q_values, state = network.q_values_step(torch.from_numpy(np.array(obs))[None], state, previous)
+        values.append(q_values[0].double().numpy())
+    return values[cut["burn_in"] :]
+
+
+def walk_targets(
+    online: LSTMQNetwork, target: LSTMQNetwork, cut: dict[str, Any], *, double: bool, rescaled: bool, masked: bool
+) -> list[float]:
+    """What each step of a sequence should be worth, by the book."""
+
+    def h(x: float) -> float:
+        return float(np.sign(x) * (np.sqrt(abs(x) + 1) - 1) + 1e-3 * x)
+
+    def h_inverse(x: float) -> float:
+        root = (np.sqrt(1 + 4e-3 * (abs(x) + 1 + 1e-3)) - 1) / 2e-3
+        return float(np.sign(x) * (root**2 - 1))
+
+    mine, theirs = walk_q_values(online, cut), walk_q_values(target, cut)
+    targets = []
+    for reward, discount, row in zip(cut["reward"], cut["discount"], cut["bootstrap"], strict=True):
+        allowed = cut["mask"][row - 1] if masked else np.ones(ACTIONS, np.bool_)
+        chooser = np.where(allowed, (mine if double else theirs)[row], -np.inf)
+        value = float(theirs[row][chooser.argmax()])
+        if rescaled:
+            targets.append(h(reward + discount * h_inverse(value)))
+        else:
+            targets.append(reward + discount * value)
+    return targets
