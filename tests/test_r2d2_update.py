@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_training.algorithms import DRQN, R2D2
 from rl_training.algorithms.r2d2 import R2D2Config, rescale, sequence_priorities, unrescale
-from rl_training.types import SequenceBatch
+from rl_training.types import SequenceBatch, UpdateResult
 
 CASES: dict[str, dict[str, Any]] = {
     "n = 1": {"n_step": 1},
@@ -194,7 +194,7 @@ def test_an_update_tells_the_priorities_of_its_sequences() -> None:
     assert algorithm.last_sequence_priorities is None
     batch = world.buffer.sample(6)
     error = algorithm.loss(batch).error
-    result = algorithm.update(batch)
+    result: UpdateResult = algorithm.update(batch)
     assert result.priorities is not None
     assert algorithm.last_sequence_priorities is result.priorities
     for b, priority in enumerate(result.priorities.tolist()):

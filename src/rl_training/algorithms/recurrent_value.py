@@ -105,40 +105,46 @@ class RecurrentQPolicy(EpsilonPolicy):
         self._step = None
 
     def export_module(self) -> ExportModule:
-        return RecurrentGreedyModule(self.network, self.spec)
+        module = RewardedGreedyModule if self.takes_reward else RecurrentGreedyModule
+        return module(self.network, self.spec)
 
 
 class RecurrentGreedyModule(ExportModule):
-    """One step: raw observations and the state -> greedy actions, the Q-values behind them, the state after.
+    """One step: raw observations and the state -> greedy actions, the Q-values behind them, the state after."""
 
-    With previous actions and rewards as inputs: the reward of the step before (0 at the start) comes after the observation,
-    and the action before is part of the state.
-    """
+    state_names: tuple[str, ...] = ("h", "c")
 
     def __init__(self, network: LSTMQNetwork, spec: SpaceSpec) -> None:
         super().__init__()
         self.network = network
         self.spec = spec
-        self.takes_reward = network.takes_previous
-        self.state_names = ("h", "c", "previous_action") if self.takes_reward else ("h", "c")
 
-    def forward(self, obs: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        previous = None
-        if self.takes_reward:
-            reward, h, c, previous_action = inputs
-            previous = torch.cat([previous_action, reward.unsqueeze(1)], dim=1)
-        else:
-            h, c = inputs
-        q_values, state = self.network.q_values_step(encode_observation(obs, self.spec), (h, c), previous)
-        action = q_values.argmax(dim=1)
-        if self.takes_reward:
-            one_hot = F.one_hot(action, self.network.action_dim).float()
-            return action + self.spec.action.start, q_values, *state, one_hot
-        return action + self.spec.action.start, q_values, *state
+    def forward(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        q_values, after = self.network.q_values_step(encode_observation(obs, self.spec), (h, c))
+        return q_values.argmax(dim=1) + self.spec.action.start, q_values, *after
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
-        h, c = (torch.from_numpy(array) for array in self.network.core.initial_state(batch))
-        return (h, c, torch.zeros(batch, self.network.action_dim)) if self.takes_reward else (h, c)
+        return self.network.initial_state(batch)
+
+
+class RewardedGreedyModule(RecurrentGreedyModule):
+    """The same for a network that sees the action and the reward before: the action, one-hot, is part of the state; the
+    reward, 0 at the start, is an input."""
+
+    takes_reward = True
+    state_names = ("h", "c", "previous_action")
+
+    def forward(  # type: ignore[override]
+        self, obs: Tensor, reward: Tensor, h: Tensor, c: Tensor, previous_action: Tensor
+    ) -> tuple[Tensor, ...]:
+        previous = torch.cat([previous_action, reward.unsqueeze(1)], dim=1)
+        q_values, after = self.network.q_values_step(encode_observation(obs, self.spec), (h, c), previous)
+        action = q_values.argmax(dim=1)
+        one_hot = F.one_hot(action, self.network.action_dim).float()
+        return action + self.spec.action.start, q_values, *after, one_hot
+
+    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
+        return (*super().initial_state(batch), torch.zeros(batch, self.network.action_dim))
 
 
 class SequenceLoss(NamedTuple):
