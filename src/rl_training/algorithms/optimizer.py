@@ -43,12 +43,13 @@ class FlatAdam:
         self._share = torch.empty(0)
         self._steps = torch.zeros((), dtype=torch.float32, device=self.parameters.device)
 
-    def step(self, losses: Tensor, learning_rate: float) -> None:
-        """One step down the gradient of the mean of ``losses``."""
+    def step(self, losses: Tensor, learning_rate: float, share: Tensor | None = None) -> None:
+        """One step down the gradient of the mean of ``losses``, or of their sum weighted by ``share``."""
         self.gradient.zero_()
-        share = self._share
-        if share.shape != losses.shape:  # the gradient of the mean, without taking the mean
-            share = self._share = torch.full_like(losses, 1.0 / losses.numel(), requires_grad=False)
+        if share is None:
+            share = self._share
+            if share.shape != losses.shape:  # the gradient of the mean, without taking the mean
+                share = self._share = torch.full_like(losses, 1.0 / losses.numel(), requires_grad=False)
         # What losses.backward(share) ends up calling, less a twelfth of a small update's time in checks on the way.
         torch.autograd.Variable._execution_engine.run_backward(
             (losses,), (share,), False, False, (), allow_unreachable=True, accumulate_grad=True

@@ -58,14 +58,6 @@ class RecurrentPolicy(Policy):
     def initial_carry(self, num_envs: int) -> Carry:
         return self.network.initial_state(num_envs)
 
-    def reset_carry(self, carry: Carry, ended: Array) -> Carry:
-        if not ended.any():
-            return carry
-        fresh = tuple(array.copy() for array in carry)
-        for array in fresh:
-            array[ended] = 0.0
-        return fresh
-
     def parameters_moved(self) -> None:
         self._step = None
 

@@ -24,20 +24,10 @@ from rl_training.schedules import LinearSchedule
 from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, TransitionBatch, UpdateResult
 
 
-class ValueConfig(OffPolicyConfig):
-    """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the switches on."""
+class QLearningConfig(OffPolicyConfig):
+    """What everything that learns action values has."""
 
-    hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
-    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of the convolutions on images")
-    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
     double: bool = Field(False, description="choose the bootstrap action with the online network")
-    dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
-    noisy: bool = Field(False, description="explore by noise in the last layers instead of epsilon")
-    n_step: Positive = Field(1, description="rewards summed in one transition")
-    prioritized: bool = Field(False, description="sample by priority instead of uniformly")
-    priority_alpha: Fraction = Field(0.5, description="how much priorities count; 0: not at all")
-    priority_beta: Fraction = Field(0.4, description="how much their bias is corrected at the start")
-    priority_beta_steps: Count = Field(50_000, description="env steps over which the correction becomes complete")
     tau: Fraction = Field(1.0, description="share of the online weights in a target update; 1: a copy")
     target_update_interval: Positive = Field(500, description="updates between target updates")
     exploration_initial_eps: Fraction = Field(1.0, description="chance of a random action at the start")
@@ -45,8 +35,56 @@ class ValueConfig(OffPolicyConfig):
     exploration_steps: Count = Field(10_000, description="env steps over which the chance falls")
 
 
-class EpsilonGreedyPolicy(Policy):
-    """Acts on the largest Q-value; exploring, each environment draws for itself whether to act at random.
+class ValueConfig(QLearningConfig):
+    """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the switches on."""
+
+    hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of the convolutions on images")
+    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
+    dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
+    noisy: bool = Field(False, description="explore by noise in the last layers instead of epsilon")
+    n_step: Positive = Field(1, description="rewards summed in one transition")
+    prioritized: bool = Field(False, description="sample by priority instead of uniformly")
+    priority_alpha: Fraction = Field(0.5, description="how much priorities count; 0: not at all")
+    priority_beta: Fraction = Field(0.4, description="how much their bias is corrected at the start")
+    priority_beta_steps: Count = Field(50_000, description="env steps over which the correction becomes complete")
+
+
+class EpsilonPolicy(Policy):
+    """Acting on Q-values with epsilon: each environment draws for itself whether to act at random."""
+
+    def __init__(self, network: nn.Module, spec: SpaceSpec, config: QLearningConfig) -> None:
+        super().__init__(network, spec)
+        self._warm_up = config.learning_starts
+        self._schedule = LinearSchedule(
+            config.exploration_initial_eps, config.exploration_final_eps, config.exploration_steps
+        )
+
+    def epsilon(self, env_steps: int) -> float:
+        return 1.0 if env_steps < self._warm_up else self._schedule(env_steps)
+
+    def epsilons(self, env_steps: int, envs: int) -> Array | float:
+        """Epsilon of each environment, or one for all."""
+        return self.epsilon(env_steps)
+
+    def draw(
+        self, rng: np.random.Generator, env_steps: int, envs: int, action_mask: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Which environments act at random, and a random action for each."""
+        explore: NDArray[np.bool_] = rng.random(envs) < self.epsilons(env_steps, envs)
+        return explore, _random_actions(rng, envs, self.spec.action.count, action_mask)
+
+
+def greedy_actions(q_values: Array, action_mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+    """The best action of each row (env, action), of those that are allowed."""
+    if action_mask is not None:
+        q_values = np.where(action_mask, q_values, -np.inf)
+    greedy: NDArray[np.int64] = q_values.argmax(axis=1)
+    return greedy
+
+
+class EpsilonGreedyPolicy(EpsilonPolicy):
+    """Acts on the largest Q-value of a feed-forward network.
 
     A noisy network explores by its noise: epsilon is then 0 after the warm-up.
     """
@@ -54,18 +92,12 @@ class EpsilonGreedyPolicy(Policy):
     network: ValueNetwork
 
     def __init__(self, network: ValueNetwork, spec: SpaceSpec, config: ValueConfig) -> None:
-        super().__init__(network, spec)
-        self._warm_up = config.learning_starts
+        super().__init__(network, spec, config)
         self._noisy = config.noisy
-        self._schedule = LinearSchedule(
-            config.exploration_initial_eps, config.exploration_final_eps, config.exploration_steps
-        )
         self._q_functions: dict[bool, Callable[[Array], Array]] = {}
 
     def epsilon(self, env_steps: int) -> float:
-        if env_steps < self._warm_up:
-            return 1.0
-        return 0.0 if self._noisy else self._schedule(env_steps)
+        return 0.0 if self._noisy and env_steps >= self._warm_up else super().epsilon(env_steps)
 
     def act(
         self,
@@ -77,19 +109,11 @@ class EpsilonGreedyPolicy(Policy):
         action_mask: NDArray[np.bool_] | None = None,
     ) -> PolicyOutput:
         if rng is None:
-            return PolicyOutput(self._greedy(obs, action_mask, noisy=False), carry, {})
-        explore = rng.random(len(obs)) < self.epsilon(env_steps)
-        action = _random_actions(rng, len(obs), self.spec.action.count, action_mask)
+            return PolicyOutput(greedy_actions(self.q(obs), action_mask), carry, {})
+        explore, action = self.draw(rng, env_steps, len(obs), action_mask)
         if not explore.all():
-            action = np.where(explore, action, self._greedy(obs, action_mask, noisy=self._noisy))
+            action = np.where(explore, action, greedy_actions(self.q(obs, self._noisy), action_mask))
         return PolicyOutput(action, carry, {})
-
-    def _greedy(self, obs: Array, action_mask: NDArray[np.bool_] | None, *, noisy: bool) -> NDArray[np.int64]:
-        values = self.q(obs, noisy)
-        if action_mask is not None:
-            values = np.where(action_mask, values, -np.inf)
-        greedy: NDArray[np.int64] = values.argmax(axis=1)
-        return greedy
 
     def q(self, obs: Array, noisy: bool = False) -> Array:
         """Q-values (env, action), with the exploration noise or without."""
@@ -171,24 +195,61 @@ def take_action(values: Tensor, action: Tensor) -> Tensor:
     return values.gather(1, index).squeeze(1)
 
 
-class ValueAlgorithm(OffPolicyAlgorithm):
-    """The update that DQN, QR-DQN and C51 share; each adds its network and its ``loss``."""
+class QLearning(OffPolicyAlgorithm):
+    """An online network that learns and a target network that follows it."""
 
-    policy: EpsilonGreedyPolicy
-    config: ValueConfig
+    policy: EpsilonPolicy
+    config: QLearningConfig
+    target: nn.Module
 
-    def __init__(self, policy: EpsilonGreedyPolicy, config: ValueConfig, streams: RandomStreams) -> None:
+    def __init__(self, policy: EpsilonPolicy, config: QLearningConfig) -> None:
         super().__init__(policy, config)
         self.config = config
         self.target = copy.deepcopy(policy.network).requires_grad_(False)
         self.optimizer = FlatAdam(policy.network, eps=config.adam_eps, max_norm=config.max_grad_norm)
         policy.parameters_moved()
         self._target_parameters = flatten_parameters(self.target)
+        self.updates = 0
+
+    def _descend(self, losses: Tensor, env_steps: int, share: Tensor | None = None) -> None:
+        """One step of the online network and, when due, of the target network."""
+        self.optimizer.step(losses, self.learning_rate(env_steps), share)
+        self.updates += 1
+        if self.updates % self.config.target_update_interval == 0:
+            self._target_parameters.lerp_(self.optimizer.parameters, self.config.tau)
+
+    def schedule_values(self, env_steps: int) -> dict[str, float]:
+        return {**super().schedule_values(env_steps), "epsilon": self.policy.epsilon(env_steps)}
+
+    def policy_loaded(self) -> None:
+        self._target_parameters.copy_(self.optimizer.parameters)
+
+    def state_dict(self) -> State:
+        return {
+            "target": self._target_parameters.clone(),
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self._target_parameters.copy_(state["target"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.updates = int(state["updates"])
+
+
+class ValueAlgorithm(QLearning):
+    """The update that DQN, QR-DQN and C51 share; each adds its network and its ``loss``."""
+
+    policy: EpsilonGreedyPolicy
+    config: ValueConfig
+    target: ValueNetwork
+
+    def __init__(self, policy: EpsilonGreedyPolicy, config: ValueConfig, streams: RandomStreams) -> None:
+        super().__init__(policy, config)
         self._beta = LinearSchedule(config.priority_beta, 1.0, config.priority_beta_steps)
         self._noise_rng = streams["noise"]
         self._noisy_layers = [*noisy_layers(policy.network), *noisy_layers(self.target)]
         self._resample_noise()
-        self.updates = 0
 
     @abstractmethod
     def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
@@ -198,19 +259,13 @@ class ValueAlgorithm(OffPolicyAlgorithm):
         self._resample_noise()
         output = self.loss(self.policy.network, self.target, batch)
         loss = output.loss if batch.weights is None else output.loss * batch.weights
-        self.optimizer.step(loss, self.learning_rate(env_steps))
-        self.updates += 1
-        if self.updates % self.config.target_update_interval == 0:
-            self._target_parameters.lerp_(self.optimizer.parameters, self.config.tau)
+        self._descend(loss, env_steps)
         return UpdateResult({"loss": loss.detach(), **output.metrics}, output.priority)
 
     def _resample_noise(self) -> None:
         """New noise for each update, in both networks; acting uses the online network's until the next."""
         for layer in self._noisy_layers:
             layer.resample(self._noise_rng)
-
-    def schedule_values(self, env_steps: int) -> dict[str, float]:
-        return {**super().schedule_values(env_steps), "epsilon": self.policy.epsilon(env_steps)}
 
     def make_recorder(self, num_envs: int) -> Recorder:
         if self.policy.spec.observation.kind == "image":
@@ -237,21 +292,6 @@ class ValueAlgorithm(OffPolicyAlgorithm):
             return super().sample(buffer, env_steps)  # type: ignore[no-any-return]
         batch: TransitionBatch = buffer.sample(self.config.batch_size, beta=self._beta(env_steps))
         return batch
-
-    def policy_loaded(self) -> None:
-        self._target_parameters.copy_(self.optimizer.parameters)
-
-    def state_dict(self) -> State:
-        return {
-            "target": self._target_parameters.clone(),
-            "optimizer": self.optimizer.state_dict(),
-            "updates": self.updates,
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        self._target_parameters.copy_(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.updates = int(state["updates"])
 
 
 def make_body(

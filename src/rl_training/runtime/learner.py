@@ -79,7 +79,7 @@ class OffPolicyLearner(Learner):
         limit = self.algorithm.config.clip_reward
         if limit is not None:
             step = step._replace(reward=step.reward.clip(-limit, limit))
-        items = self.recorder.record(step)
+        items = self.recorder.record(step, output.carry)
         if items is not None:
             self.buffer.add(items)
         self._timer.lap("rest")

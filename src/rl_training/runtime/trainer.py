@@ -184,7 +184,7 @@ class Trainer:
         step, finished = self.pool.step(output.action)
         self._pending = None
         timer.lap("environment")
-        self._carry = self.policy.reset_carry(output.carry, step.ended)
+        self._carry = self.policy.next_carry(output.carry, step)
         count = len(step.reward)
         self.env_steps += count
         for due in self._due.values():
