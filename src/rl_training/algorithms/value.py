@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Buffer, ExportModule, OffPolicyAlgorithm, Policy, Recorder
+from rl_training.algorithms.compiled import CompiledStep
 from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig, Positive
 from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
 from rl_training.data import FrameReplayBuffer, NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer, StepRecorder
@@ -170,6 +171,11 @@ def take_action(values: Tensor, action: Tensor) -> Tensor:
     return values.gather(1, index).squeeze(1)
 
 
+def tensors_of(batch: TransitionBatch) -> list[Tensor]:
+    """The fields that a compiled update takes."""
+    return [field for field in batch if isinstance(field, Tensor)]
+
+
 class ValueAlgorithm(OffPolicyAlgorithm):
     """The update that DQN, QR-DQN and C51 share; each adds its network and its ``loss``."""
 
@@ -188,6 +194,7 @@ class ValueAlgorithm(OffPolicyAlgorithm):
         self._noisy_layers = [*noisy_layers(policy.network), *noisy_layers(self.target)]
         self._resample_noise()
         self.updates = 0
+        self._compiled: CompiledStep | None = None
 
     @abstractmethod
     def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
@@ -195,13 +202,39 @@ class ValueAlgorithm(OffPolicyAlgorithm):
 
     def update(self, batch: TransitionBatch, env_steps: int = 0) -> UpdateResult:
         self._resample_noise()
-        output = self.loss(self.policy.network, self.target, batch)
-        loss = output.loss if batch.weights is None else output.loss * batch.weights
-        self.optimizer.step(loss, self.learning_rate(env_steps))
         self.updates += 1
-        if self.updates % self.config.target_update_interval == 0:
-            self._target_parameters.lerp_(self.optimizer.parameters, self.config.tau)
-        return UpdateResult({"loss": loss.detach(), **output.metrics}, output.priority)
+        tau = 0.0 if self.updates % self.config.target_update_interval else self.config.tau
+        learning_rate = self.learning_rate(env_steps)
+        if self._compiled is not None:
+            measured = self._compiled(tensors_of(batch), learning_rate=learning_rate, tau=tau)
+            return UpdateResult(measured, measured.pop("priority"))
+        output = self.weighted_loss(batch)
+        self.optimizer.step(output.loss, learning_rate)
+        if tau:
+            self._target_parameters.lerp_(self.optimizer.parameters, tau)
+        return UpdateResult({"loss": output.loss.detach(), **output.metrics}, output.priority)
+
+    def weighted_loss(self, batch: TransitionBatch) -> LossOutput:
+        """The loss of the networks as they are, with the weights of prioritised replay."""
+        output = self.loss(self.policy.network, self.target, batch)
+        return output if batch.weights is None else output._replace(loss=output.loss * batch.weights)
+
+    def why_not_compiled(self) -> str | None:
+        return None
+
+    def compile(self, source: Any) -> None:
+        blank: TransitionBatch = source.gather(np.zeros(self.config.batch_size, np.int64))
+        if self.config.prioritized:
+            blank = blank._replace(weights=torch.ones_like(blank.reward))
+        names = [name for name, field in blank._asdict().items() if isinstance(field, Tensor)]
+
+        def losses(tensors: Sequence[Tensor], settings: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            output = self.weighted_loss(TransitionBatch(**dict(zip(names, tensors, strict=True))))
+            return output.loss, {**output.metrics, "priority": output.priority}
+
+        compiled = CompiledStep(self.optimizer, self.policy.network, losses, target=(self.target, self._target_parameters))
+        compiled.prepare(tensors_of(blank))
+        self._compiled = compiled
 
     def _resample_noise(self) -> None:
         """New noise for each update, in both networks; acting uses the online network's until the next."""
