@@ -100,17 +100,21 @@ class CompiledGraph:
     def prepare(self, batch: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
         """The graph for batches like this one. Neither the state nor the batch is touched."""
         import torch._inductor  # a second of imports, for those who compile
-        from torch.fx.experimental.proxy_tensor import make_fx
 
-        inputs = [*self._state, *batch]
         try:
             with torch.no_grad():
-                traced = make_fx(self._flat, tracing_mode="fake")(*inputs)
-                graph: Callable[..., Sequence[Tensor]] = torch._inductor.compile(traced, inputs)
+                graph: Callable[..., Sequence[Tensor]] = torch._inductor.compile(self.trace(batch), [*self._state, *batch])
         except Exception as error:  # a compiler fails in many ways: not installed, a device it does not know, a full disk
             raise CompilationError(next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
         self._graphs[_layout(batch)] = graph
         return graph
+
+    def trace(self, batch: Sequence[Tensor]) -> torch.fx.GraphModule:
+        """The operations on state and batch, not yet compiled."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        with torch.no_grad():
+            return make_fx(self._flat, tracing_mode="fake")(*self._state, *batch)
 
     def _flat(self, *tensors: Tensor) -> Sequence[Tensor]:
         state, start = {}, 0

@@ -49,7 +49,7 @@ class OnPolicyLearner(Learner):
             self._timer.lap("update")
 
     def compile(self) -> None:
-        self.algorithm.compile(self.rollout.rollout())
+        self.algorithm.compile(self.rollout)
 
     def discard(self, env_index: int) -> None:
         self.rollout.end_episode(env_index)
