@@ -140,7 +140,7 @@ class Networks(nn.Module):
         tensors = dict(zip((name for name, _ in self.named_buffers()), buffers, strict=True))
         for i, (network, flat) in enumerate(zip(self.networks, parameters, strict=True)):
             owners = dict(network.named_parameters())
-            parts = flat.split([owner.numel() for owner in owners.values()])
+            parts = torch.split(flat, [owner.numel() for owner in owners.values()])
             for (name, owner), part in zip(owners.items(), parts, strict=True):
                 tensors[f"networks.{i}.{name}"] = part.view(owner.shape)
         result: T = functional_call(self, tensors, (function,))

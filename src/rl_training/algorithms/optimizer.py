@@ -102,6 +102,7 @@ class FlatAdam:
             return loss.mean(), output
 
         parameters, mean, square, steps = tensors
+        output: T
         gradient, output = torch.func.grad(mean_loss, has_aux=True)(parameters)
         if self._max_norm is not None:
             norm = torch.linalg.vector_norm(gradient)

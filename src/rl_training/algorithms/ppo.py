@@ -68,7 +68,8 @@ def ppo_loss(
     assert log_prob.shape == old_log_prob.shape == advantage.shape == value.shape == target.shape == entropy.shape
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
-    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantage)
+    near_ratio = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)  # type: ignore[arg-type]
+    surrogate = torch.minimum(ratio * advantage, near_ratio * advantage)
     value_loss = (value - target).square()
     if clip_value is not None:
         assert old_value is not None
@@ -176,7 +177,8 @@ class Phase:
     def with_tensors(self, tensors: Sequence[Tensor]) -> Phase:
         """The same with others in place of ``tensors()``."""
         phase = copy.copy(self)
-        phase.prepared, phase.action, phase.mask = (*tensors, None)[:3]
+        phase.prepared, phase.action, *mask = tensors
+        phase.mask = mask[0] if mask else None
         return phase
 
     def tensor(self, array: Array) -> Tensor:

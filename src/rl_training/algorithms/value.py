@@ -229,7 +229,8 @@ class ValueAlgorithm(OffPolicyAlgorithm):
         names = [name for name, field in blank._asdict().items() if isinstance(field, Tensor)]
 
         def losses(tensors: Sequence[Tensor], settings: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            output = self.weighted_loss(TransitionBatch(**dict(zip(names, tensors, strict=True))))
+            fields: dict[str, Any] = dict(zip(names, tensors, strict=True))
+            output = self.weighted_loss(TransitionBatch(**fields))
             return output.loss, {**output.metrics, "priority": output.priority}
 
         compiled = CompiledStep(self.optimizer, self.policy.network, losses, target=(self.target, self._target_parameters))
