@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from measure import Measurement
-from workloads import OURS, WORKLOADS
+from workloads import COMPILED, OURS, WORKLOADS
 
-HEADER = ("workload", "rate", "ours / CPU s", "peer", "peer / CPU s", "ratio", "bar", "", "ours, peer / wall s")
+HEADER = ("workload", "rate", "", "ours / CPU s", "peer", "peer / CPU s", "ratio", "bar", "", "ours, peer / wall s")
 #: Candidates whose amounts of work differ by more than this share did not do the same job.
 WORK_TOLERANCE = 0.01
 
@@ -46,16 +46,16 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _rows(workload_name: str, series: Mapping[str, Series]) -> Iterator[tuple[str, ...]]:
     workload = WORKLOADS[workload_name]
-    ours = series[OURS]
-    for rate, bar in workload.bars.items():
-        for name, candidate in workload.candidates.items():
-            if name != OURS:
-                applies = None if candidate.is_limit else bar
-                yield (workload_name, rate, *_comparison(ours, name, series[name], rate, applies))
+    for mine, bars in ((OURS, workload.bars), (COMPILED, workload.compiled_bars)):
+        for rate in workload.bars:
+            for name, candidate in workload.candidates.items():
+                if mine in series and name not in (OURS, COMPILED):
+                    applies = None if candidate.is_limit else bars.get(rate)
+                    yield (workload_name, rate, mine, *_comparison(series[mine], name, series[name], rate, applies))
 
 
 def _comparison(ours: Series, name: str, peer: Series, rate: str, bar: float | None) -> tuple[str, ...]:
-    bar_text = "-" if bar is None else f"{bar:.1f}"
+    bar_text = "-" if bar is None else f"{bar:.2g}"
     our_text = ours.absent or _spread(ours.cpu_rates(rate), ",.0f")
     peer_text = peer.absent or _spread(peer.cpu_rates(rate), ",.0f")
     if ours.absent or peer.absent:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
 
 from measure import Measurement
 
-#: Every ratio is the rate of this candidate divided by that of another.
-OURS = "ours"
+#: Every ratio is the rate of one of these candidates divided by that of another.
+OURS, COMPILED = "ours", "ours, compiled"
 
 
 def package_version(package: str) -> str | None:
@@ -49,9 +49,10 @@ class Workload:
     """The same settings for every candidate, and for each rate the ratio to a peer that we must reach."""
 
     title: str
-    settings: DQNSettings | PPOSettings | ReplaySettings
-    bars: Mapping[str, float]
+    settings: DQNSettings | PPOSettings | ReplaySettings | UpdateSettings
+    bars: Mapping[str, float | None]  # none: no bar
     candidates: Mapping[str, Candidate]
+    compiled_bars: Mapping[str, float] = field(default_factory=dict)  # for our compiled candidate
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,24 @@ class DQNSettings:
     final_epsilon: float = 0.05
     num_quantiles: int = 0  # QR-DQN, if not 0 ...
     num_atoms: int = 0  # ... or C51
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """Updates alone, from a full replay of vectors; sampling is part of them."""
+
+    num_quantiles: int = 0
+    num_atoms: int = 0
+    obs_dim: int = 4
+    actions: int = 2
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    batch_size: int = 64
+    buffer_size: int = 100_000
+    learning_rate: float = 1e-3
+    gamma: float = 0.99
+    max_grad_norm: float = 10.0
+    warm_up: int = 200
+    updates: int = 10_000
 
 
 @dataclass(frozen=True)
@@ -104,9 +123,20 @@ class ReplaySettings:
 
 W1 = DQNSettings()
 
-DQN_CANDIDATES = {
+OUR_DQN = {
     OURS: Candidate("candidates.ours:dqn", "rl-training"),
-    "sb3": Candidate("candidates.sb3:dqn", "stable-baselines3"),
+    COMPILED: Candidate("candidates.ours:dqn_compiled", "rl-training"),
+}
+DQN_LIMITS = {
+    "limit": Candidate("candidates.limit:eager", "torch", is_limit=True),
+    "limit, compiled": Candidate("candidates.limit:compiled", "torch", is_limit=True),
+}
+DQN_CANDIDATES = {**OUR_DQN, "sb3": Candidate("candidates.sb3:dqn", "stable-baselines3"), **DQN_LIMITS}
+UPDATE_CANDIDATES = {
+    OURS: Candidate("candidates.ours:update", "rl-training"),
+    COMPILED: Candidate("candidates.ours:update_compiled", "rl-training"),
+    "limit": Candidate("candidates.limit:update_eager", "torch", is_limit=True),
+    "limit, compiled": Candidate("candidates.limit:update_compiled", "torch"),
 }
 
 WORKLOADS: dict[str, Workload] = {
@@ -114,31 +144,47 @@ WORKLOADS: dict[str, Workload] = {
         title="DQN, CartPole, 1 env, an update every step",
         settings=W1,
         bars={"env steps": 1.8},
+        compiled_bars={"env steps": 3.5},
         candidates=DQN_CANDIDATES,
     ),
     "w1c": Workload(
         title="DQN, CartPole, 8 envs, an update every 8 steps",
         settings=replace(W1, num_envs=8, steps_per_update=8),
         bars={"env steps": 2.0},
+        compiled_bars={"env steps": 2.8},
         candidates=DQN_CANDIDATES,
     ),
     "w2": Workload(
         title="w1 with QR-DQN, 51 quantiles",
         settings=replace(W1, num_quantiles=51, total_steps=8_000),
         bars={"env steps": 1.8},
+        compiled_bars={"env steps": 5.0},
         candidates={
-            OURS: Candidate("candidates.ours:dqn", "rl-training"),
+            **OUR_DQN,
             "sb3-contrib": Candidate("candidates.sb3_contrib_:qr_dqn", "sb3-contrib"),
+            **DQN_LIMITS,
         },
     ),
     "w2b": Workload(
         title="w1 with C51, 51 atoms",
         settings=replace(W1, num_atoms=51, total_steps=8_000),
         bars={"env steps": 3.0},
-        candidates={
-            OURS: Candidate("candidates.ours:dqn", "rl-training"),
-            "tianshou": Candidate("candidates.tianshou_:c51", "tianshou"),
-        },
+        compiled_bars={"env steps": 6.0},
+        candidates={**OUR_DQN, "tianshou": Candidate("candidates.tianshou_:c51", "tianshou"), **DQN_LIMITS},
+    ),
+    "w3": Workload(
+        title="DQN updates alone, batch 64",
+        settings=UpdateSettings(),
+        bars={"updates": None},
+        compiled_bars={"updates": 0.85},
+        candidates=UPDATE_CANDIDATES,
+    ),
+    "w3q": Workload(
+        title="QR-DQN updates alone, batch 64, 51 quantiles",
+        settings=UpdateSettings(num_quantiles=51, updates=4_000),
+        bars={"updates": None},
+        compiled_bars={"updates": 0.85},
+        candidates=UPDATE_CANDIDATES,
     ),
     "w7": Workload(
         title="PPO, CartPole, 8 envs x 128 steps, 4 epochs of 4 minibatches",
@@ -146,6 +192,7 @@ WORKLOADS: dict[str, Workload] = {
         bars={"env steps": 1.7},
         candidates={
             OURS: Candidate("candidates.ours:ppo", "rl-training"),
+            COMPILED: Candidate("candidates.ours:ppo_compiled", "rl-training"),
             "sb3": Candidate("candidates.sb3:ppo", "stable-baselines3"),
         },
     ),

@@ -120,6 +120,8 @@ class Algorithm(ABC):
     """One batch in, one update out."""
 
     config_class: ClassVar[type[AlgorithmConfig]]
+    #: so many updates repay the compilation; docs/adr/0007 has the measurement
+    compile_repaid_after: ClassVar[int] = 20_000
     policy: Policy
 
     def __init__(self, policy: Policy, config: AlgorithmConfig) -> None:
@@ -136,6 +138,14 @@ class Algorithm(ABC):
     @abstractmethod
     def make_policy(cls, config: Any, spec: SpaceSpec, generator: torch.Generator) -> Policy:
         """A freshly initialised policy: all that evaluation, prediction and export need."""
+
+    def why_not_compiled(self) -> str | None:
+        """What stands against a compiled update; None: nothing, and ``compile`` can be called."""
+        return "its update has no compiled form"
+
+    def compile(self, source: Any) -> None:
+        """Makes the update a compiled graph, for batches as this buffer (or rollout) gives them. Nothing else changes."""
+        raise NotImplementedError
 
     def policy_loaded(self) -> None:
         """Called when the policy starts from given weights, so that whatever follows it can start there too."""

@@ -153,5 +153,8 @@ class RecurrentPPO(PPO):
         )
         return RecurrentPolicy(network, spec)
 
+    def why_not_compiled(self) -> str | None:
+        return "its sequences have new shapes in every update"
+
     def begin_phase(self, rollout: Rollout) -> RecurrentPhase:
         return RecurrentPhase(self.policy.network, rollout, self.config.sequence_length)

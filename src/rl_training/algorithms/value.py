@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Buffer, ExportModule, OffPolicyAlgorithm, Policy, Recorder
+from rl_training.algorithms.compiled import CompiledStep
 from rl_training.algorithms.config import NATURE_LAYERS, ConvLayers, Count, Fraction, OffPolicyConfig, Positive
 from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
 from rl_training.data import FrameReplayBuffer, NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer, StepRecorder
@@ -195,6 +196,11 @@ def take_action(values: Tensor, action: Tensor) -> Tensor:
     return values.gather(1, index).squeeze(1)
 
 
+def tensors_of(batch: TransitionBatch) -> list[Tensor]:
+    """The fields that a compiled update takes."""
+    return [field for field in batch if isinstance(field, Tensor)]
+
+
 class QLearning(OffPolicyAlgorithm):
     """An online network that learns and a target network that follows it."""
 
@@ -214,9 +220,14 @@ class QLearning(OffPolicyAlgorithm):
     def _descend(self, losses: Tensor, env_steps: int, share: Tensor | None = None) -> None:
         """One step of the online network and, when due, of the target network."""
         self.optimizer.step(losses, self.learning_rate(env_steps), share)
+        tau = self._count_update()
+        if tau:
+            self._target_parameters.lerp_(self.optimizer.parameters, tau)
+
+    def _count_update(self) -> float:
+        """Counts it, and says the share of the online weights that the target network takes over: 0 if that is not due."""
         self.updates += 1
-        if self.updates % self.config.target_update_interval == 0:
-            self._target_parameters.lerp_(self.optimizer.parameters, self.config.tau)
+        return 0.0 if self.updates % self.config.target_update_interval else self.config.tau
 
     def schedule_values(self, env_steps: int) -> dict[str, float]:
         return {**super().schedule_values(env_steps), "epsilon": self.policy.epsilon(env_steps)}
@@ -250,6 +261,7 @@ class ValueAlgorithm(QLearning):
         self._noise_rng = streams["noise"]
         self._noisy_layers = [*noisy_layers(policy.network), *noisy_layers(self.target)]
         self._resample_noise()
+        self._compiled: CompiledStep | None = None
 
     @abstractmethod
     def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
@@ -257,10 +269,36 @@ class ValueAlgorithm(QLearning):
 
     def update(self, batch: TransitionBatch, env_steps: int = 0) -> UpdateResult:
         self._resample_noise()
+        if self._compiled is not None:
+            rate, tau = self.learning_rate(env_steps), self._count_update()
+            measured = self._compiled(tensors_of(batch), learning_rate=rate, tau=tau)
+            return UpdateResult(measured, measured.pop("priority"))
+        output = self.weighted_loss(batch)
+        self._descend(output.loss, env_steps)
+        return UpdateResult({"loss": output.loss.detach(), **output.metrics}, output.priority)
+
+    def weighted_loss(self, batch: TransitionBatch) -> LossOutput:
+        """The loss of the networks as they are, with the weights of prioritised replay."""
         output = self.loss(self.policy.network, self.target, batch)
-        loss = output.loss if batch.weights is None else output.loss * batch.weights
-        self._descend(loss, env_steps)
-        return UpdateResult({"loss": loss.detach(), **output.metrics}, output.priority)
+        return output if batch.weights is None else output._replace(loss=output.loss * batch.weights)
+
+    def why_not_compiled(self) -> str | None:
+        return None
+
+    def compile(self, source: Any) -> None:
+        blank: TransitionBatch = source.gather(np.zeros(self.config.batch_size, np.int64))
+        if self.config.prioritized:
+            blank = blank._replace(weights=torch.ones_like(blank.reward))
+        names = [name for name, field in blank._asdict().items() if isinstance(field, Tensor)]
+
+        def losses(tensors: Sequence[Tensor], settings: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            fields: dict[str, Any] = dict(zip(names, tensors, strict=True))
+            output = self.weighted_loss(TransitionBatch(**fields))
+            return output.loss, {**output.metrics, "priority": output.priority}
+
+        compiled = CompiledStep(self.optimizer, self.policy.network, losses, target=(self.target, self._target_parameters))
+        compiled.prepare(tensors_of(blank))
+        self._compiled = compiled
 
     def _resample_noise(self) -> None:
         """New noise for each update, in both networks; acting uses the online network's until the next."""

@@ -48,6 +48,9 @@ class OnPolicyLearner(Learner):
             self.rollout.clear()
             self._timer.lap("update")
 
+    def compile(self) -> None:
+        self.algorithm.compile(self.rollout)
+
     def discard(self, env_index: int) -> None:
         self.rollout.end_episode(env_index)
 
