@@ -50,7 +50,7 @@ def _rows(workload_name: str, series: Mapping[str, Series]) -> Iterator[tuple[st
     for rate, bar in workload.bars.items():
         for name, candidate in workload.candidates.items():
             if name != OURS:
-                applies = None if candidate.is_limit else bar
+                applies = candidate.bars.get(rate) if candidate.bars is not None else None if candidate.is_limit else bar
                 yield (workload_name, rate, *_comparison(ours, name, series[name], rate, applies))
 
 
@@ -70,6 +70,8 @@ def _comparison(ours: Series, name: str, peer: Series, rate: str, bar: float | N
 
 
 def _spread(values: Sequence[float], form: str) -> str:
+    if max(values) < 100:  # whole numbers would say too little
+        form = ".1f"
     return f"{median(values):{form}} ({min(values):{form}}..{max(values):{form}})"
 
 
