@@ -22,6 +22,7 @@ from rl_training.errors import ConfigError, did_you_mean
 #: Every wrapper, once: its name in a config and where it is.
 WRAPPERS = {
     "action_repeat": "rl_training.envs.pixels:ActionRepeat",
+    "flatten_observation": "gymnasium.wrappers:FlattenObservation",
     "mask_observation": "rl_training.envs.wrappers:MaskObservation",
     "pixels": "rl_training.envs.pixels:PixelObservation",
 }
