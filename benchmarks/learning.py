@@ -40,7 +40,9 @@ def main() -> int:
         jobs = [(config, seed) for config in chosen for seed in range(references[config]["seeds"])]
         with ThreadPoolExecutor(arguments.jobs) as pool:
             for config, seed, outcome in pool.map(lambda job: run(*job), jobs):
-                print(f"{config} seed {seed}: {outcome['return']:.1f} in {outcome['seconds']:.0f} CPU seconds", flush=True)
+                print(
+                    f"{config} seed {seed}: {shown(outcome['return'], 1)} in {outcome['seconds']:.0f} CPU seconds", flush=True
+                )
                 record(config, seed, outcome)
     write_report(references)
     return 0
@@ -101,6 +103,11 @@ def verdict(reference: dict[str, Any], returns: list[float]) -> str:
     return f"{'pass' if passed >= reference['passing'] else 'FALLS SHORT'}: {passed} of {len(returns)}"
 
 
+def shown(value: float, digits: int) -> str:
+    """A return; of small ones two digits more."""
+    return f"{value:.{digits + 2 * (abs(value) < 10)}f}"
+
+
 def write_report(references: dict[str, dict[str, Any]]) -> None:
     """Writes the table of docs/benchmarks.md."""
     results = load_results()
@@ -115,8 +122,8 @@ def write_report(references: dict[str, dict[str, Any]]) -> None:
             continue
         returns = [outcome["return"] for outcome in outcomes]
         lines.append(
-            f"| {config} | {outcomes[0]['steps']} | {', '.join(f'{value:.0f}' for value in returns)} "
-            f"| {statistics.median(returns):.1f} | {bar(reference)} | {verdict(reference, returns)} "
+            f"| {config} | {outcomes[0]['steps']} | {', '.join(shown(value, 0) for value in returns)} "
+            f"| {shown(statistics.median(returns), 1)} | {bar(reference)} | {verdict(reference, returns)} "
             f"| {reference['source']} | {statistics.median(outcome['seconds'] for outcome in outcomes):.0f} |"
         )
     write_section("learning", "\n".join(lines))

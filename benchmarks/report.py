@@ -51,6 +51,8 @@ def _rows(workload_name: str, series: Mapping[str, Series]) -> Iterator[tuple[st
             for name, candidate in workload.candidates.items():
                 if mine in series and name not in (OURS, COMPILED):
                     applies = None if candidate.is_limit else bars.get(rate)
+                    if candidate.bars is not None and mine == OURS:
+                        applies = candidate.bars.get(rate)
                     yield (workload_name, rate, mine, *_comparison(series[mine], name, series[name], rate, applies))
 
 
@@ -70,6 +72,8 @@ def _comparison(ours: Series, name: str, peer: Series, rate: str, bar: float | N
 
 
 def _spread(values: Sequence[float], form: str) -> str:
+    if max(values) < 100:  # whole numbers would say too little
+        form = ".1f"
     return f"{median(values):{form}} ({min(values):{form}}..{max(values):{form}})"
 
 

@@ -32,7 +32,8 @@ class Candidate:
 
     target: str  # module:function
     package: str  # without this distribution the candidate is skipped
-    is_limit: bool = False  # a bare program that shows the ceiling: no bar applies to it
+    is_limit: bool = False  # a bare program that shows the ceiling: the workload's bars do not apply to it
+    bars: Mapping[str, float] | None = None  # instead of the workload's
 
     @property
     def is_installed(self) -> bool:
@@ -49,7 +50,7 @@ class Workload:
     """The same settings for every candidate, and for each rate the ratio to a peer that we must reach."""
 
     title: str
-    settings: DQNSettings | PPOSettings | ReplaySettings | UpdateSettings
+    settings: DQNSettings | PPOSettings | ReplaySettings | UpdateSettings | SequenceSettings
     bars: Mapping[str, float | None]  # none: no bar
     candidates: Mapping[str, Candidate]
     compiled_bars: Mapping[str, float] = field(default_factory=dict)  # for our compiled candidate
@@ -121,6 +122,28 @@ class ReplaySettings:
     samples: int = 20_000
 
 
+@dataclass(frozen=True)
+class SequenceSettings:
+    """DRQN or R2D2: encoder, LSTM and head of one width. Updates alone, from a full replay (sampling is part of them), or on
+    CartPole with an update every step."""
+
+    algo: str
+    width: int = 128
+    sequence_length: int = 80
+    batch_size: int = 32
+    n_step: int = 1
+    learning_rate: float = 1e-3
+    gamma: float = 0.99
+    target_copy_updates: int = 250
+    obs_dim: int = 4
+    actions: int = 2
+    sequences: int = 1_000  # in the replay, for updates alone
+    warm_up: int = 3
+    updates: int = 40
+    total_steps: int = 1_000  # end to end
+    learning_starts: int = 150
+
+
 W1 = DQNSettings()
 
 OUR_DQN = {
@@ -137,6 +160,16 @@ UPDATE_CANDIDATES = {
     COMPILED: Candidate("candidates.ours:update_compiled", "rl-training"),
     "limit": Candidate("candidates.limit:update_eager", "torch", is_limit=True),
     "limit, compiled": Candidate("candidates.limit:update_compiled", "torch"),
+}
+
+SEQUENCE_UPDATES = {
+    OURS: Candidate("candidates.recurrent:updates", "rl-training"),
+    "bare nn.LSTM": Candidate("candidates.lstm_limit:updates", "torch", is_limit=True, bars={"updates": 0.8}),
+    "axiomrl": Candidate("candidates.axiomrl_:updates", "axiomrl"),
+}
+SEQUENCE_RUNS = {
+    OURS: Candidate("candidates.recurrent:run", "rl-training"),
+    "axiomrl": Candidate("candidates.axiomrl_:run", "axiomrl"),
 }
 
 WORKLOADS: dict[str, Workload] = {
@@ -204,6 +237,30 @@ WORKLOADS: dict[str, Workload] = {
             OURS: Candidate("candidates.ours:ppo", "rl-training"),
             "sb3-contrib": Candidate("candidates.sb3_contrib_:recurrent_ppo", "sb3-contrib"),
         },
+    ),
+    "w4": Workload(
+        title="DRQN, updates: LSTM, encoder and head of 128, sequences of 80, batch 32",
+        settings=SequenceSettings("drqn"),
+        bars={"updates": 4.0},
+        candidates=SEQUENCE_UPDATES,
+    ),
+    "w4r": Workload(
+        title="w4 with R2D2: double Q and priorities",
+        settings=SequenceSettings("r2d2"),
+        bars={"updates": 4.0},
+        candidates=SEQUENCE_UPDATES,
+    ),
+    "w4e": Workload(
+        title="DRQN, CartPole, 1 env, sequences of 8, batch 8, an update every step",
+        settings=SequenceSettings("drqn", sequence_length=8, batch_size=8),
+        bars={"env steps": 1.8},
+        candidates=SEQUENCE_RUNS,
+    ),
+    "w4er": Workload(
+        title="w4e with R2D2, n = 3",
+        settings=SequenceSettings("r2d2", sequence_length=8, batch_size=8, n_step=3),
+        bars={"env steps": 1.8},
+        candidates=SEQUENCE_RUNS,
     ),
     "replay": Workload(
         title="uniform replay, 1e6 transitions of 4 numbers",

@@ -190,16 +190,17 @@ def test_evaluation_and_logging_do_not_disturb_training(algo: str, tmp_path: Pat
         assert mine.get(name) == theirs.get(name)
 
 
-def test_without_replay_resume_says_so_and_refills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algo", ["dqn", "drqn", "r2d2"])
+def test_without_replay_resume_says_so_and_refills(algo: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     checkpoint = {"interval": 70, "replay_every": 0}
-    train_to(tiny_config("dqn", output_dir=str(run), checkpoint=checkpoint), stop_at=150)
+    train_to(tiny_config(algo, output_dir=str(run), checkpoint=checkpoint), stop_at=150)
     said: list[str] = []
     trainer = resume_training(run, warn=said.append)
     before = trainer.learner.updates
     trainer.train(165)
     assert trainer.learner.updates == before  # the empty replay is filled first
-    trainer.train(200)
+    trainer.train(240)
     assert trainer.learner.updates > before
     trainer.close()
     assert any("holds no replay" in message for message in said)
