@@ -5,16 +5,22 @@ from rl_training.algorithms.dqn import DQN, dqn_loss
 from rl_training.algorithms.ppo import PPO, gae, ppo_loss
 from rl_training.algorithms.qr_dqn import QRDQN, quantile_huber_loss
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
+from rl_training.algorithms.sac import SAC, sac_actor_loss, sac_target, temperature_loss, twin_critic_loss
 
 __all__ = [
     "C51",
     "DQN",
     "PPO",
     "QRDQN",
+    "SAC",
     "RecurrentPPO",
     "categorical_projection",
     "dqn_loss",
     "gae",
     "ppo_loss",
     "quantile_huber_loss",
+    "sac_actor_loss",
+    "sac_target",
+    "temperature_loss",
+    "twin_critic_loss",
 ]

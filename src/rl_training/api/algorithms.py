@@ -270,6 +270,12 @@ class C51(ManagedAlgorithm):
     algo_name = "c51"
 
 
+class SAC(ManagedAlgorithm):
+    """Soft actor-critic (Haarnoja et al. 2018)."""
+
+    algo_name = "sac"
+
+
 class PPO(ManagedAlgorithm):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 

@@ -81,6 +81,15 @@ _ENTRIES = (
         summary="a categorical distribution of the return, with DQN's options; all of them together are Rainbow",
     ),
     AlgorithmEntry(
+        name="sac",
+        class_name="SAC",
+        algorithm="rl_training.algorithms.sac:SAC",
+        trainer="rl_training.runtime.sac_trainer:train_sac",
+        observations=("vector",),
+        actions=("continuous",),
+        summary="soft actor-critic with twin critics, the temperature learned or fixed",
+    ),
+    AlgorithmEntry(
         name="ppo",
         class_name="PPO",
         algorithm="rl_training.algorithms.ppo:PPO",

@@ -3,6 +3,7 @@
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.categorical_q_network import CategoricalQNetwork
 from rl_training.models.cnn import NatureCNN
+from rl_training.models.continuous import MLPActorCritic
 from rl_training.models.mlp import MLP
 from rl_training.models.mlp_q_network import MLPQNetwork, QNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork, QuantileQNetwork
@@ -17,6 +18,7 @@ __all__ = [
     "ActorCritic",
     "CategoricalQNetwork",
     "LSTMCore",
+    "MLPActorCritic",
     "MLPQNetwork",
     "MLPQRQNetwork",
     "NatureCNN",
