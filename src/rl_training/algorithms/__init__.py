@@ -2,6 +2,7 @@
 
 from rl_training.algorithms.c51 import C51, categorical_projection
 from rl_training.algorithms.dqn import DQN, dqn_loss
+from rl_training.algorithms.drq import DrQ, drq_loss
 from rl_training.algorithms.ppo import PPO, gae, ppo_loss
 from rl_training.algorithms.qr_dqn import QRDQN, quantile_huber_loss
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
@@ -13,9 +14,11 @@ __all__ = [
     "PPO",
     "QRDQN",
     "SAC",
+    "DrQ",
     "RecurrentPPO",
     "categorical_projection",
     "dqn_loss",
+    "drq_loss",
     "gae",
     "ppo_loss",
     "quantile_huber_loss",

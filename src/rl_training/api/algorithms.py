@@ -276,6 +276,12 @@ class SAC(ManagedAlgorithm):
     algo_name = "sac"
 
 
+class DrQ(ManagedAlgorithm):
+    """Data-regularized Q: SAC on randomly shifted images (Kostrikov et al. 2020)."""
+
+    algo_name = "drq"
+
+
 class PPO(ManagedAlgorithm):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 

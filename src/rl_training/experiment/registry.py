@@ -90,6 +90,15 @@ _ENTRIES = (
         summary="soft actor-critic with twin critics, the temperature learned or fixed",
     ),
     AlgorithmEntry(
+        name="drq",
+        class_name="DrQ",
+        algorithm="rl_training.algorithms.drq:DrQ",
+        trainer="rl_training.runtime.drq_trainer:train_drq",
+        observations=("image",),
+        actions=("continuous",),
+        summary="SAC on images with random shifts; the paper's encoder and its averages over shifts as options",
+    ),
+    AlgorithmEntry(
         name="ppo",
         class_name="PPO",
         algorithm="rl_training.algorithms.ppo:PPO",

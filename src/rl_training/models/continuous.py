@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.actor_critic import through_torch
-from rl_training.models.mlp import MLP
+from rl_training.models.mlp import MLP, through_torch
 from rl_training.types import Array
 
 #: of the standard deviation's logarithm
@@ -56,7 +55,8 @@ class Actor(nn.Module):
 
 
 class TwinCritic(nn.Module):
-    """Two Q-functions of (observation, action) on one encoder. ``encode`` first, so that a pass can be used twice."""
+    """Two Q-functions of (observation, action) on one encoder and one trunk. ``encode`` comes first and on its own: what it
+    gives can be used twice, and is what the actor sees where they share it."""
 
     def __init__(
         self,
@@ -66,20 +66,21 @@ class TwinCritic(nn.Module):
         generator: torch.Generator,
         *,
         encoder: nn.Module | None = None,
-        output_gain: float | None = None,
+        trunk: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.q1 = MLP([features + actions, *hidden, 1], generator, output_gain=output_gain)
-        self.q2 = MLP([features + actions, *hidden, 1], generator, output_gain=output_gain)
+        self.trunk = trunk
+        self.q1 = MLP([features + actions, *hidden, 1], generator)
+        self.q2 = MLP([features + actions, *hidden, 1], generator)
 
     def encode(self, prepared: Tensor) -> Tensor:
         features: Tensor = prepared if self.encoder is None else self.encoder(prepared)
         return features
 
     def values(self, features: Tensor, action: Tensor) -> Tensor:
-        """(batch, features), (batch, action) -> (2, batch)."""
-        x = torch.cat([features, action], dim=1)
+        """(batch, encoded), (batch, action) -> (2, batch)."""
+        x = torch.cat([features if self.trunk is None else self.trunk(features), action], dim=1)
         return torch.stack([self.q1(x), self.q2(x)]).squeeze(2)
 
 
