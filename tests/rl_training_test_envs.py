@@ -260,7 +260,7 @@ class Pictures(gym.Wrapper[Any, Any, Any, Any]):
 
     def _draw(self, vector: Obs) -> np.ndarray[Any, np.dtype[np.uint8]]:
         bands = np.repeat(vector, self.SIZE // len(vector))
-        brightness = np.clip(np.round(8.0 * bands) + 128.0, 0.0, 255.0).astype(np.uint8)
+        brightness = np.clip(np.round(20.0 * bands) + 128.0, 0.0, 255.0).astype(np.uint8)
         return np.repeat(brightness[:, None], self.SIZE, axis=1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -282,7 +282,7 @@ def _continuous(env_class: type[gym.Env[Any, Any]], **kwargs: Any) -> gym.Env[An
     return ContinuousActions(env_class(**kwargs))
 
 
-for _class in (CountingEnv, RandomWalkEnv, ForgetfulEnv, FaultyEnv):
+for _class in (CountingEnv, RandomWalkEnv, ForgetfulEnv, FaultyEnv, RecallEnv):
     _name = _class.__name__.removesuffix("Env")
     gym.register(f"{_name}Continuous-v0", entry_point=functools.partial(_continuous, _class))
     gym.register(f"{_name}Pictures-v0", entry_point=functools.partial(_pictures, _class))

@@ -188,7 +188,7 @@ def test_each_loss_reaches_its_own_weights_and_no_others(mode: str) -> None:
     reached, untouched = gradient_of(algorithm, algorithm.critic_loss(views, batch, 0).loss)
     assert {name for name in reached if not name.startswith("critic.")} == set()
     assert {name for name in untouched if not name.startswith("actor.")} == set()
-    reached, untouched = gradient_of(algorithm, algorithm.actor_loss(views.obs[:4], 0).loss)
+    reached, untouched = gradient_of(algorithm, algorithm.actor_loss(views.obs[:4], None, 0).loss)
     assert {name for name in reached if not name.startswith("actor.")} == set()
     assert {name for name in untouched if not name.startswith("critic.")} == set()
     assert algorithm.temperature.log_alpha.grad == 0

@@ -142,7 +142,7 @@ def test_each_loss_moves_only_its_own_weights() -> None:
     assert algorithm.critic_optimizer.gradient.abs().sum() > 0
     assert algorithm.actor_optimizer.gradient.abs().sum() == 0
     algorithm.critic_optimizer.gradient.zero_()
-    torch.autograd.backward(algorithm.actor_loss(views.obs, 0).loss.sum())
+    torch.autograd.backward(algorithm.actor_loss(views.obs, None, 0).loss.sum())
     assert algorithm.actor_optimizer.gradient.abs().sum() > 0
     assert algorithm.critic_optimizer.gradient.abs().sum() == 0
     assert all(parameter.grad is None for parameter in algorithm.target.parameters())

@@ -3,6 +3,7 @@
 from rl_training.algorithms.c51 import C51, categorical_projection
 from rl_training.algorithms.dqn import DQN, dqn_loss
 from rl_training.algorithms.drq import DrQ, drq_loss
+from rl_training.algorithms.drqv2 import DrQv2, drqv2_actor_loss, drqv2_target
 from rl_training.algorithms.ppo import PPO, gae, ppo_loss
 from rl_training.algorithms.qr_dqn import QRDQN, quantile_huber_loss
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
@@ -15,10 +16,13 @@ __all__ = [
     "QRDQN",
     "SAC",
     "DrQ",
+    "DrQv2",
     "RecurrentPPO",
     "categorical_projection",
     "dqn_loss",
     "drq_loss",
+    "drqv2_actor_loss",
+    "drqv2_target",
     "gae",
     "ppo_loss",
     "quantile_huber_loss",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -92,10 +92,11 @@ class MeanActionModule(ExportModule):
 
 
 class Loss(NamedTuple):
-    """A loss before reduction, and what to report."""
+    """A loss before reduction, what to report, and what the critic's encoder saw on the way, if that is to be used again."""
 
     loss: Tensor  # (batch,)
     metrics: Mapping[str, Tensor]
+    features: Tensor | None = None
 
 
 class Views(NamedTuple):
@@ -111,6 +112,7 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
 
     policy: ContinuousPolicy
     config: ContinuousConfig
+    target_encoder: ClassVar[bool] = True  # whether the target critic has an encoder of its own
 
     def __init__(self, policy: ContinuousPolicy, config: ContinuousConfig, streams: RandomStreams) -> None:
         super().__init__(policy, config)
@@ -121,7 +123,10 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
         self.actor_optimizer = FlatAdam(network.actor, **options)
         policy.parameters_moved()
         self.target = copy.deepcopy(network.critic).requires_grad_(False)
+        if not self.target_encoder:
+            self.target.encoder = None
         self._target_parameters = flatten_parameters(self.target)
+        self._followed = self.critic_optimizer.parameters[-len(self._target_parameters) :]  # the encoder's come first
         # The critic's own weights without a gradient: the actor's loss passes through them and leaves nothing there.
         self.judge = copy.deepcopy(network.critic).requires_grad_(False)
         place_parameters(self.judge, self.critic_optimizer.parameters)
@@ -135,8 +140,8 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
     def critic_loss(self, views: Views, batch: TransitionBatch, env_steps: int) -> Loss: ...
 
     @abstractmethod
-    def actor_loss(self, obs: Tensor, env_steps: int) -> Loss:
-        """From one view of the observations."""
+    def actor_loss(self, obs: Tensor, features: Tensor | None, env_steps: int) -> Loss:
+        """From one view of the observations, and from what the critic's loss has seen of them."""
 
     def views(self, batch: TransitionBatch) -> Views:
         return Views(self.policy.network.prepare(batch.obs), self.policy.network.prepare(batch.next_obs))
@@ -150,12 +155,12 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
         self.critic_optimizer.step(critic.loss, learning_rate)
         self.updates += 1
         if self.updates % config.actor_update_interval == 0:
-            actor = self.actor_loss(views.obs[: len(batch.reward)], env_steps)
+            actor = self.actor_loss(views.obs[: len(batch.reward)], critic.features, env_steps)
             self.actor_optimizer.step(actor.loss, learning_rate)
             self._actor_metrics = {"actor_loss": actor.loss.detach(), **actor.metrics}
             self.actor_updated(actor, learning_rate)
         if self.updates % config.target_update_interval == 0:
-            self._target_parameters.lerp_(self.critic_optimizer.parameters, config.tau)
+            self._target_parameters.lerp_(self._followed, config.tau)
         return UpdateResult({"critic_loss": critic.loss.detach(), **critic.metrics, **self._actor_metrics})
 
     def actor_updated(self, actor: Loss, learning_rate: float) -> None:
@@ -183,7 +188,7 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
         )
 
     def policy_loaded(self) -> None:
-        self._target_parameters.copy_(self.critic_optimizer.parameters)
+        self._target_parameters.copy_(self._followed)
 
     def state_dict(self) -> State:
         return {

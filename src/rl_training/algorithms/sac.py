@@ -112,11 +112,11 @@ class SoftActorCritic(ContinuousAlgorithm):
         action, log_prob = self.draw(seen)
         return sac_target(reward, discount, self.target.values(self.target.encode(next_obs), action), log_prob, self.alpha)
 
-    def actor_loss(self, obs: Tensor, env_steps: int) -> Loss:
+    def actor_loss(self, obs: Tensor, features: Tensor | None, env_steps: int) -> Loss:
         with torch.no_grad():
-            features = self.judge.encode(obs)
-        action, log_prob = self.draw(features if self.policy.network.shared_encoder else obs)
-        return sac_actor_loss(log_prob, self.judge.values(features, action), self.alpha)
+            judged = self.judge.encode(obs)  # once more, for the critic's step has moved its encoder
+        action, log_prob = self.draw(judged if self.policy.network.shared_encoder else obs)
+        return sac_actor_loss(log_prob, self.judge.values(judged, action), self.alpha)
 
     def draw(self, seen: Tensor) -> tuple[Tensor, Tensor]:
         """An action for each row of what the actor sees, and its log-density."""

@@ -282,6 +282,12 @@ class DrQ(ManagedAlgorithm):
     algo_name = "drq"
 
 
+class DrQv2(ManagedAlgorithm):
+    """DrQ-v2: deterministic policy gradients on randomly shifted images (Yarats et al. 2021)."""
+
+    algo_name = "drqv2"
+
+
 class PPO(ManagedAlgorithm):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 

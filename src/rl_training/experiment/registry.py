@@ -99,6 +99,15 @@ _ENTRIES = (
         summary="SAC on images with random shifts; the paper's encoder and its averages over shifts as options",
     ),
     AlgorithmEntry(
+        name="drqv2",
+        class_name="DrQv2",
+        algorithm="rl_training.algorithms.drqv2:DrQv2",
+        trainer="rl_training.runtime.drqv2_trainer:train_drqv2",
+        observations=("image",),
+        actions=("continuous",),
+        summary="a deterministic actor with scheduled noise and n-step targets, on images with random shifts",
+    ),
+    AlgorithmEntry(
         name="ppo",
         class_name="PPO",
         algorithm="rl_training.algorithms.ppo:PPO",

@@ -2,7 +2,7 @@
 
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.categorical_q_network import CategoricalQNetwork
-from rl_training.models.cnn import CNNDrQModel, NatureCNN
+from rl_training.models.cnn import CNNDrQModel, CNNDrQv2Model, NatureCNN
 from rl_training.models.continuous import MLPActorCritic
 from rl_training.models.mlp import MLP
 from rl_training.models.mlp_q_network import MLPQNetwork, QNetwork
@@ -17,6 +17,7 @@ __all__ = [
     "MLP",
     "ActorCritic",
     "CNNDrQModel",
+    "CNNDrQv2Model",
     "CategoricalQNetwork",
     "LSTMCore",
     "MLPActorCritic",
