@@ -211,6 +211,14 @@ def test_an_update_follows_the_paper_step_by_step() -> None:
     assert algorithm.updates == 4
 
 
+def test_scaled_rewards_are_the_rewards_times_their_scale() -> None:
+    batch = make_batch()
+    scaled, plain = make_sac(reward_scale=0.25), make_sac()
+    scaled.update(batch)
+    plain.update(batch._replace(reward=0.25 * batch.reward))
+    assert torch.equal(scaled.critic_optimizer.parameters, plain.critic_optimizer.parameters)
+
+
 def test_a_fixed_temperature_stays() -> None:
     algorithm = make_sac(learn_alpha=False, alpha=0.2)
     before = snapshot(algorithm)

@@ -32,6 +32,9 @@ class ContinuousConfig(OffPolicyConfig):
     batch_size: Positive = Field(256, description="transitions in one update")
     hidden_sizes: tuple[Positive, ...] = Field((256, 256), description="widths of the hidden layers")
     n_step: Positive = Field(1, description="rewards summed in one transition")
+    reward_scale: PositiveNumber = Field(
+        1.0, description="rewards are multiplied by this in an update: values far from 1 are learned slowly"
+    )
     tau: Fraction = Field(0.005, description="share of the critic's weights in a target update")
     target_update_interval: Positive = Field(1, description="updates between target updates")
     actor_update_interval: Positive = Field(1, description="updates of the critic for each of the actor")
@@ -151,6 +154,8 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
     def update(self, batch: TransitionBatch, env_steps: int = 0) -> UpdateResult:
         config, learning_rate = self.config, self.learning_rate(env_steps)
         views = self.views(batch)
+        if config.reward_scale != 1.0:
+            batch = batch._replace(reward=batch.reward * config.reward_scale)
         critic = self.critic_loss(views, batch, env_steps)
         self.critic_optimizer.step(critic.loss, learning_rate)
         self.updates += 1
