@@ -118,8 +118,8 @@ def test_an_update_shifts_current_and_next_observations_from_its_own_stream() ->
     stream = RandomStreams(0)["augment"]
     views = algorithm.views(batch)
     for found, images in ((views.obs, batch.obs), (views.next_obs, batch.next_obs)):
-        torch.testing.assert_close(found, random_shift(images, 3, stream) / 255.0)
-    plain = make_drq(shift_pad=0).views(batch)
+        torch.testing.assert_close(found, random_shift(images, 3, stream) / 255.0 - 0.5)
+    plain = make_drq(shift_pad=0, encoder="paper").views(batch)
     torch.testing.assert_close(plain.obs, batch.obs / 255.0)
 
 

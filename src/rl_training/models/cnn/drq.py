@@ -69,8 +69,8 @@ class CNNDrQModel(GaussianActorCritic):
         parts = {"encoder": convolutions, "trunk": encoders[1]} if paper else {"encoder": encoders[1]}
         critic = TwinCritic(features, actions, hidden, generator, **parts)
         super().__init__(actor, critic, actions, shared_encoder=paper, smooth_std=paper)
-        if paper:
-            orthogonalize(self, generator)
+        orthogonalize(self, generator)
 
     def prepare(self, obs: Tensor) -> Tensor:
-        return scale_images(obs)
+        # Without the paper's layer normalisation, bright pictures must be centred or nothing else in them is seen for long.
+        return scale_images(obs) if self.shared_encoder else scale_images(obs).sub_(0.5)
