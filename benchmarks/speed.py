@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py [--workloads w1 w1c replay] [--rounds 3] [--json FILE] [--report]
 
-Each measurement is a fresh process on one core with one thread, or on as many as the workload says. The candidates take turns,
+Each measurement is a fresh process on one core with one thread, or as many as the workload says. The candidates take turns,
 so that a slow minute of the machine hits all of them. Ratios are of rates per CPU second: other programs on the machine then
 count for little.
 """

@@ -38,7 +38,8 @@ def squashed(output: Tensor) -> tuple[Tensor, Tensor]:
 
 def smaller(critics: Sequence[nn.Module], features: Tensor, action: Tensor) -> Tensor:
     x = torch.cat([features, action], 1)
-    return torch.min(critics[0](x), critics[1](x)).squeeze(1)
+    value: Tensor = torch.min(critics[0](x), critics[1](x)).squeeze(1)
+    return value
 
 
 def adam(modules: Sequence[nn.Module], learning_rate: float) -> torch.optim.Adam:
