@@ -96,7 +96,7 @@ class SACSettings:
     """SAC on a vector observation, temperature learned, an update every step."""
 
     env_id: str = "Pendulum-v1"
-    total_steps: int = 2_500
+    total_steps: int = 1_500
     learning_starts: int = 300
     hidden_sizes: tuple[int, ...] = (256, 256)
     batch_size: int = 256
