@@ -15,11 +15,11 @@ from rl_training.algorithms.config import AlgorithmConfig
 from rl_training.experiment.registry import REGISTRY
 
 PROMISED = {
-    "rl_training": ["DQN", "ManagedAlgorithm", "load_agent"],
-    "rl_training.api": ["DQN", "ManagedAlgorithm", "load_agent"],
-    "rl_training.algorithms": ["DQN", "dqn_loss"],
-    "rl_training.data": ["NStepAccumulator", "ReplayBuffer"],
-    "rl_training.models": ["MLPQNetwork"],
+    "rl_training": ["DQN", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "load_agent"],
+    "rl_training.api": ["DQN", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "load_agent"],
+    "rl_training.algorithms": ["DQN", "SAC", "DrQ", "DrQv2", "dqn_loss", "drq_loss"],
+    "rl_training.data": ["FrameReplayBuffer", "NStepAccumulator", "ReplayBuffer"],
+    "rl_training.models": ["CNNDrQModel", "MLPQNetwork", "NatureCNN"],
 }
 
 
@@ -40,6 +40,11 @@ def test_promised_names_are_exported(module_name: str) -> None:
         ("rl_training.algorithms.dqn", "DQN"),
         ("rl_training.algorithms.dqn", "dqn_loss"),
         ("rl_training.runtime.dqn_trainer", "train_dqn"),
+        ("rl_training.models.cnn.drq", "CNNDrQModel"),
+        ("rl_training.models.cnn", "NatureCNN"),
+        ("rl_training.algorithms.drq", "DrQ"),
+        ("rl_training.algorithms.drq", "drq_loss"),
+        ("rl_training.runtime.drq_trainer", "train_drq"),
         ("rl_training.api.algorithms", "ManagedAlgorithm"),
     ],
 )

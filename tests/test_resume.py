@@ -98,6 +98,12 @@ def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> Non
         "sequence_length": 5,
         "shared_lstm": True,
         "actor_update_interval": 2,
+        "reward_scale": 0.5,
+        "learn_alpha": True,
+        "encoder": "paper",
+        "target_shifts": 2,
+        "loss_shifts": 2,
+        "noise_steps": 150,
     }
     values: dict[str, Any] = {"num_envs": 3, "seed": 11, "algo_kwargs": settings_of(algo, every)}
     whole, parted = tmp_path / "whole", tmp_path / "parted"
