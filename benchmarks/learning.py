@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 from document import write_section
 
-from rl_training.experiment.config import load_config_data, resolve_config
+from rl_training.experiment.config import apply_overrides, load_config_data, resolve_config
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "learning"
@@ -37,7 +37,7 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen = arguments.configs or list(references)
     if not arguments.report:
-        jobs = [(config, seed) for config in chosen for seed in range(references[config]["seeds"])]
+        jobs = [(config, seed, references[config]) for config in chosen for seed in range(references[config]["seeds"])]
         with ThreadPoolExecutor(arguments.jobs) as pool:
             for config, seed, outcome in pool.map(lambda job: run(*job), jobs):
                 print(
@@ -48,27 +48,34 @@ def main() -> int:
     return 0
 
 
-def run(config: str, seed: int) -> tuple[str, int, dict[str, float]]:
+def run(name: str, seed: int, reference: dict[str, Any]) -> tuple[str, int, dict[str, float]]:
     """Trains one seed, or goes on with it, in a process of its own."""
-    path = RUNS / config / f"seed{seed}"
-    if path.exists() and not _same_config(config, path):
-        raise SystemExit(f"{path} was run with another version of {config}; move it away first")
+    path = RUNS / name / f"seed{seed}"
+    config, overrides = reference.get("config", name), reference.get("set", [])
+    if path.exists() and not _same_config(config, overrides, path):
+        raise SystemExit(f"{path} was run with another version of {name}; move it away first")
     if not (path / "evaluation.json").exists():
         rl_training = [sys.executable, "-m", "rl_training"]
         if (path / "config.yaml").exists():
             command = [*rl_training, "resume", str(path), "--quiet"]
         else:
             command = [*rl_training, "train", "--config", config, "--seed", str(seed), "--output-dir", str(path), "--quiet"]
+            command += [f"--set={override}" for override in overrides]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     evaluation = json.loads((path / "evaluation.json").read_text())
     log = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    seconds = max(line["time/cpu_seconds"] for line in log)
-    return config, seed, {"return": evaluation["return_mean"], "steps": evaluation["step"], "seconds": seconds}
+    outcome = {
+        "return": evaluation["return_mean"],
+        "steps": evaluation["step"],
+        "seconds": max(line["time/cpu_seconds"] for line in log),
+        "first": next((line["return_mean"] for line in log if line["kind"] == "eval"), evaluation["return_mean"]),
+    }
+    return name, seed, outcome
 
 
-def _same_config(config: str, path: Path) -> bool:
+def _same_config(config: str, overrides: list[str], path: Path) -> bool:
     """Whether a run directory was made with the config as it is now."""
-    now = resolve_config(load_config_data(config)).describe()
+    now = resolve_config(apply_overrides(load_config_data(config), overrides)).describe()
     then = resolve_config(load_config_data(str(path / "config.yaml"))).describe()
     return {**now, "seed": None} == {**then, "seed": None}
 
@@ -88,18 +95,27 @@ def record(config: str, seed: int, outcome: dict[str, float]) -> None:
 def bar(reference: dict[str, Any]) -> str:
     if "below" in reference:
         return f"median below {reference['below']}"
+    if "threshold" not in reference:
+        return ""
     rule = "median" if reference.get("median") else f"{reference['passing']} of {reference['seeds']}"
-    return f"{reference['threshold']} ({rule})"
+    begin = f" from below {reference['from']}" if "from" in reference else ""
+    return f"{reference['threshold']}{begin} ({rule})"
 
 
-def verdict(reference: dict[str, Any], returns: list[float]) -> str:
+def verdict(reference: dict[str, Any], outcomes: list[dict[str, float]]) -> str:
+    returns = [outcome["return"] for outcome in outcomes]
     if len(returns) < reference["seeds"]:
         return f"incomplete: {len(returns)} of {reference['seeds']} seeds"
     if "below" in reference:  # a control, which must not succeed
         return "as expected" if statistics.median(returns) < reference["below"] else "UNEXPECTED"
+    if "threshold" not in reference:
+        return "for comparison"
     if reference.get("median"):
         return "pass" if statistics.median(returns) >= reference["threshold"] else "FALLS SHORT"
-    passed = sum(value >= reference["threshold"] for value in returns)
+    passed = sum(
+        outcome["return"] >= reference["threshold"] and ("from" not in reference or outcome["first"] < reference["from"])
+        for outcome in outcomes
+    )
     return f"{'pass' if passed >= reference['passing'] else 'FALLS SHORT'}: {passed} of {len(returns)}"
 
 
@@ -123,7 +139,7 @@ def write_report(references: dict[str, dict[str, Any]]) -> None:
         returns = [outcome["return"] for outcome in outcomes]
         lines.append(
             f"| {config} | {outcomes[0]['steps']} | {', '.join(shown(value, 0) for value in returns)} "
-            f"| {shown(statistics.median(returns), 1)} | {bar(reference)} | {verdict(reference, returns)} "
+            f"| {shown(statistics.median(returns), 1)} | {bar(reference)} | {verdict(reference, outcomes)} "
             f"| {reference['source']} | {statistics.median(outcome['seconds'] for outcome in outcomes):.0f} |"
         )
     write_section("learning", "\n".join(lines))

@@ -57,24 +57,38 @@ def _rows(workload_name: str, series: Mapping[str, Series]) -> Iterator[tuple[st
 
 
 def _comparison(ours: Series, name: str, peer: Series, rate: str, bar: float | None) -> tuple[str, ...]:
-    bar_text = "-" if bar is None else f"{bar:.2g}"
-    our_text = ours.absent or _spread(ours.cpu_rates(rate), ",.0f")
-    peer_text = peer.absent or _spread(peer.cpu_rates(rate), ",.0f")
+    bar_text = "-" if bar is None else f"{bar:g}"
+    our_text = ours.absent or _spread(ours.cpu_rates(rate))
+    peer_text = peer.absent or _spread(peer.cpu_rates(rate))
     if ours.absent or peer.absent:
         return (our_text, name, peer_text, "-", bar_text, "", "-")
     # Round by round: neighbours in time share the machine's mood, which the ratio of two medians would let back in.
     by_round = [mine / theirs for mine, theirs in zip(ours.cpu_rates(rate), peer.cpu_rates(rate), strict=True)]
     ratio = median(by_round)
     verdict = "" if bar is None else "reached" if ratio >= bar else "MISSED"
-    wall = f"{median(ours.wall_rates(rate)):,.0f}, {median(peer.wall_rates(rate)):,.0f}"
+    wall = ", ".join(_rate(median(series.wall_rates(rate))) for series in (ours, peer))
     ratio_text = f"{ratio:.2f} ({min(by_round):.2f}..{max(by_round):.2f})"
     return (our_text, name, peer_text, ratio_text, bar_text, verdict, wall)
 
 
-def _spread(values: Sequence[float], form: str) -> str:
-    if max(values) < 100:  # whole numbers would say too little
-        form = ".1f"
-    return f"{median(values):{form}} ({min(values):{form}}..{max(values):{form}})"
+def _spread(values: Sequence[float]) -> str:
+    return f"{_rate(median(values))} ({_rate(min(values))}..{_rate(max(values))})"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def outcomes(results: Results) -> list[str]:
+    """A sentence for each share that a workload of ours measured beside its rates."""
+    sentences = []
+    for workload_name, series in results.items():
+        rounds = series[OURS].rounds
+        for name in rounds[0].outcome if rounds else ():
+            if name.endswith("share"):
+                share = median(measurement.outcome[name] for measurement in rounds)
+                sentences.append(f"{workload_name}: {name} {share:.1%} of the time.")
+    return sentences
 
 
 def work_differences(results: Results) -> list[str]:

@@ -2,8 +2,9 @@
 
     python benchmarks/speed.py [--workloads w1 w1c replay] [--rounds 3] [--json FILE] [--report]
 
-Each measurement is a fresh process on one core with one thread, and the candidates take turns, so that a slow minute of
-the machine hits all of them. Ratios are of rates per CPU second: other programs on the machine then count for little.
+Each measurement is a fresh process on one core with one thread, or as many as the workload says. The candidates take turns,
+so that a slow minute of the machine hits all of them. Ratios are of rates per CPU second: other programs on the machine then
+count for little.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from document import write_section
 from measure import Measurement, Rate
-from report import Results, Series, table, work_differences
+from report import Results, Series, outcomes, table, work_differences
 from workloads import WORKLOADS, package_version
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -41,6 +42,8 @@ def main() -> int:
     print(table(results))
     for name in results:
         print(f"{name}: {WORKLOADS[name].title}")
+    for sentence in outcomes(results):
+        print(sentence)
     differences = work_differences(results)
     for sentence in differences:
         print(f"not comparable: {sentence}")
@@ -48,7 +51,8 @@ def main() -> int:
         args.json.write_text(json.dumps(as_json(results), indent=1) + "\n", "utf-8")
     if args.report:
         versions = ", ".join(f"{name} {version}" for name, version in as_json(results)["versions"].items())
-        write_section("speed", f"{table(results)}\n\n{args.rounds} rounds; {versions}; {platform.machine()}.")
+        told = "".join(f"{sentence}\n" for sentence in outcomes(results))
+        write_section("speed", f"{table(results)}\n\n{told}\n{args.rounds} rounds; {versions}; {platform.machine()}.")
     failed = any(series.absent == "failed" for by_name in results.values() for series in by_name.values())
     return 1 if failed or differences else 0
 

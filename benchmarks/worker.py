@@ -1,4 +1,4 @@
-"""Runs one candidate of one workload, alone on one core with one thread, and prints its measurement as one JSON line.
+"""Runs one candidate of one workload, alone on as many cores as it has threads, and prints its measurement as one JSON line.
 
 python benchmarks/worker.py w1 ours --seed 0
 """
@@ -15,15 +15,17 @@ from workloads import WORKLOADS
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
-def settle_on_one_core(core: int | None) -> None:
+def settle(threads: int, core: int | None) -> None:
     """Must come before numpy and torch are imported: their thread pools are sized on import."""
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
-    if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere one thread has to do
-        allowed = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {max(allowed) if core is None else core})
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+    if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere the number of threads has to do
+        allowed = sorted(os.sched_getaffinity(0))
+        if len(allowed) < threads:
+            raise SystemExit(f"this needs {threads} cores, and {len(allowed)} are allowed")
+        os.sched_setaffinity(0, allowed[-threads:] if core is None else range(core, core + threads))
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
 
 
 def main() -> None:
@@ -31,7 +33,7 @@ def main() -> None:
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("candidate")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--core", type=int, help="the core to run on (default: the last one allowed)")
+    parser.add_argument("--core", type=int, help="the first core to run on (default: the last ones allowed)")
     args = parser.parse_args()
     workload = WORKLOADS[args.workload]
     candidate = workload.candidates.get(args.candidate)
@@ -39,7 +41,7 @@ def main() -> None:
         parser.error(f"{args.workload} has the candidates {', '.join(workload.candidates)}, not '{args.candidate}'")
     if not candidate.is_installed:
         parser.error(f"{args.candidate} needs {candidate.package}, which is not installed")
-    settle_on_one_core(args.core)
+    settle(workload.threads, args.core)
     measurement = candidate.load()(workload.settings, args.seed)
     print(json.dumps(asdict(measurement)))
 

@@ -50,10 +50,11 @@ class Workload:
     """The same settings for every candidate, and for each rate the ratio to a peer that we must reach."""
 
     title: str
-    settings: DQNSettings | PPOSettings | ReplaySettings | UpdateSettings | SequenceSettings
+    settings: DQNSettings | PPOSettings | SACSettings | DrQSettings | ReplaySettings | UpdateSettings | SequenceSettings
     bars: Mapping[str, float | None]  # none: no bar
     candidates: Mapping[str, Candidate]
     compiled_bars: Mapping[str, float] = field(default_factory=dict)  # for our compiled candidate
+    threads: int = 1  # as many cores too
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,37 @@ class PPOSettings:
     hidden_sizes: tuple[int, ...] = (64, 64)
     learning_rate: float = 2.5e-4
     lstm_size: int = 0  # 0: no memory
+
+
+@dataclass(frozen=True)
+class SACSettings:
+    """SAC on a vector observation, temperature learned, an update every step."""
+
+    env_id: str = "Pendulum-v1"
+    total_steps: int = 1_500
+    learning_starts: int = 300
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    batch_size: int = 256
+    buffer_size: int = 100_000
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    tau: float = 0.005
+
+
+@dataclass(frozen=True)
+class DrQSettings:
+    """Updates of DrQ (v1) alone, on one batch of random images."""
+
+    shape: tuple[int, int, int] = (9, 84, 84)
+    batch_size: int = 128
+    cnn_features: int = 512
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    shift_pad: int = 4
+    learning_rate: float = 1e-3
+    tau: float = 0.01
+    alpha: float = 0.1
+    warm_up: int = 2
+    updates: int = 15
 
 
 @dataclass(frozen=True)
@@ -170,6 +202,11 @@ SEQUENCE_UPDATES = {
 SEQUENCE_RUNS = {
     OURS: Candidate("candidates.recurrent:run", "rl-training"),
     "axiomrl": Candidate("candidates.axiomrl_:run", "axiomrl"),
+}
+
+DRQ_CANDIDATES = {
+    OURS: Candidate("candidates.ours:drq_update", "rl-training"),
+    "bare torch": Candidate("candidates.bare_torch:drq_update", "torch"),
 }
 
 WORKLOADS: dict[str, Workload] = {
@@ -261,6 +298,29 @@ WORKLOADS: dict[str, Workload] = {
         settings=SequenceSettings("r2d2", sequence_length=8, batch_size=8, n_step=3),
         bars={"env steps": 1.8},
         candidates=SEQUENCE_RUNS,
+    ),
+    "w5": Workload(
+        title="DrQ, updates alone, 84x84x9, batch 128; bare torch: forward, backward and Adam of the same networks",
+        settings=DrQSettings(),
+        bars={"updates": 0.85},
+        candidates=DRQ_CANDIDATES,
+    ),
+    "w5t2": Workload(
+        title="w5 with 2 threads on 2 cores",
+        settings=DrQSettings(),
+        bars={"updates": 0.85},
+        candidates=DRQ_CANDIDATES,
+        threads=2,
+    ),
+    "w7b": Workload(
+        title="SAC, Pendulum, 256-256, batch 256, an update every step",
+        settings=SACSettings(),
+        bars={"env steps": 1.4},
+        candidates={
+            OURS: Candidate("candidates.ours:sac", "rl-training"),
+            "sb3": Candidate("candidates.sb3:sac", "stable-baselines3"),
+            "bare torch": Candidate("candidates.bare_torch:sac", "torch", is_limit=True),
+        },
     ),
     "replay": Workload(
         title="uniform replay, 1e6 transitions of 4 numbers",

@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-
 from rl_training import ManagedAlgorithm
+from rl_training.envs.factory import RegisteredEnv
+from rl_training.envs.wrappers import WrappedEnv
 
 SMOKE: dict[str, Any] = {
     "total_timesteps": 400,
@@ -36,7 +36,7 @@ def run_reference(algorithm: type[ManagedAlgorithm], config: str, description: s
     result = agent.evaluate(episodes=2 if arguments.smoke else 100)
     print(f"greedy return: {result.mean_return:.1f} +- {result.std_return:.1f}")
 
-    env = gym.make(agent.config.env_id)
+    env = WrappedEnv(RegisteredEnv(agent.config.env_id, agent.config.env_kwargs), agent.config.wrappers)()
     obs, _ = env.reset(seed=arguments.seed)
     state, total, over = None, 0.0, False
     while not over:

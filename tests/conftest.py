@@ -35,6 +35,8 @@ TINY = {
     "encoder_sizes": [12],
     "lstm_size": 8,
     "lstm_layers": 2,
+    "cnn_layers": [[4, 3, 2]],
+    "cnn_features": 16,
 }
 #: and of those that learn from replay
 TINY_OFF_POLICY = {"sequence_length": 6}
@@ -51,17 +53,34 @@ def settings_of(algo: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name in fields}
 
 
+def env_of_tests(algo: str, name: str) -> dict[str, Any]:
+    """The environment of the tests of this name, in the form that the algorithm can use."""
+    entry = REGISTRY[algo]
+    form = "" if "discrete" in entry.actions else "Continuous" if "vector" in entry.observations else "Pictures"
+    return {"env_id": f"rl_training_test_envs:{name}{form}-v0"}
+
+
+def tiny_env(algo: str) -> dict[str, Any]:
+    """The environment of a tiny run."""
+    entry = REGISTRY[algo]
+    if "discrete" in entry.actions:
+        return {"env_id": "CartPole-v1"}
+    return {"env_id": "Pendulum-v1"} if "vector" in entry.observations else env_of_tests(algo, "RandomWalk")
+
+
 def tiny_values(algo: str, **values: Any) -> dict[str, Any]:
     """A run of a second: values of a config in which learning, evaluation and checkpoints all happen."""
     defaults: dict[str, Any] = {
         "algo": algo,
-        "env_id": "CartPole-v1",
+        **tiny_env(algo),
         "total_timesteps": 240,
         "eval": {"interval": 90, "episodes": 3, "final_episodes": 2, "num_envs": 2},
         "checkpoint": {"interval": 70},
         "log": {"interval": 25, "tensorboard": False},
         "algo_kwargs": settings_of(algo, {**TINY, **(TINY_OFF_POLICY if algo in OFF_POLICY else {})}),
     }
+    if "vector" not in REGISTRY[algo].observations:
+        defaults["algo_kwargs"]["frame_stack"] = 3
     algo_kwargs = {**defaults["algo_kwargs"], **values.pop("algo_kwargs", {})}
     return {**defaults, **values, "algo_kwargs": algo_kwargs}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -130,6 +131,23 @@ class OffsetActionsEnv(RandomWalkEnv):
         return super().step(int(action) - 5)
 
 
+class SignEnv(gym.Env[Obs, Any]):
+    """Shows a sign (+-1) and ends after one action: reward 1 for the one that fits, else -1."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._sign = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._sign = int(self.np_random.integers(2))
+        return np.array([2 * self._sign - 1, 0], np.float32), {}
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        return np.zeros(2, np.float32), 1.0 if action == self._sign else -1.0, True, False, {}
+
+
 class OddSpacesEnv(gym.Env[Any, Any]):
     """Has whatever spaces it is told to have: ``dict`` or ``image`` observations, ``multi`` actions."""
 
@@ -209,6 +227,62 @@ class ImageWalkEnv(gym.Env[Any, Any]):
         self._frames = [*self._frames[1:], self._picture()]
         return np.stack(self._frames), float(action), over, self._steps == 12, {}
 
+
+class ContinuousActions(gym.ActionWrapper[Any, Any, Any]):
+    """One number in [-2, 6] in place of a discrete action: the range in as many equal parts as there are actions."""
+
+    LOW, HIGH = -2.0, 6.0
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.action_space = spaces.Box(self.LOW, self.HIGH, (1,), np.float32)
+
+    def action(self, action: Any) -> Any:
+        assert self.action_space.contains(action), f"{action} is not in {self.action_space}"
+        discrete = self.env.action_space
+        assert isinstance(discrete, spaces.Discrete)
+        part = int((action[0] - self.LOW) / (self.HIGH - self.LOW) * discrete.n)
+        return discrete.start + min(part, int(discrete.n) - 1)
+
+
+class Pictures(gym.Wrapper[Any, Any, Any, Any]):
+    """Vectors as pictures: a band of rows for each number, as bright as it is large. Three pictures are stacked."""
+
+    SIZE, STACK = 12, 3
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = spaces.Box(0, 255, (self.STACK, self.SIZE, self.SIZE), np.uint8)
+        self._stack = np.zeros((self.STACK, self.SIZE, self.SIZE), np.uint8)
+
+    def _draw(self, vector: Obs) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        bands = np.repeat(vector, self.SIZE // len(vector))
+        brightness = np.clip(np.round(20.0 * bands) + 128.0, 0.0, 255.0).astype(np.uint8)
+        return np.repeat(brightness[:, None], self.SIZE, axis=1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._stack = np.stack([self._draw(obs)] * self.STACK)
+        return self._stack.copy(), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._stack = np.concatenate([self._stack[1:], self._draw(obs)[None]])
+        return self._stack.copy(), reward, terminated, truncated, info
+
+
+def _pictures(env_class: type[gym.Env[Any, Any]], **kwargs: Any) -> gym.Env[Any, Any]:
+    return Pictures(ContinuousActions(env_class(**kwargs)))
+
+
+def _continuous(env_class: type[gym.Env[Any, Any]], **kwargs: Any) -> gym.Env[Any, Any]:
+    return ContinuousActions(env_class(**kwargs))
+
+
+for _class in (CountingEnv, RandomWalkEnv, ForgetfulEnv, FaultyEnv, SignEnv):
+    _name = _class.__name__.removesuffix("Env")
+    gym.register(f"{_name}Continuous-v0", entry_point=functools.partial(_continuous, _class))
+    gym.register(f"{_name}Pictures-v0", entry_point=functools.partial(_pictures, _class))
 
 for _name in (
     "CountingEnv",

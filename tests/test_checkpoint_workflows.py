@@ -67,7 +67,11 @@ def test_an_export_gives_the_same_actions(run: Path, file_format: str, tmp_path:
         found = session.run(None, {"obs": obs, **state})[0]
     else:
         found, _ = predict(load_exported(path), obs)
-    np.testing.assert_array_equal(found, expected)
+    if agent.policy.spec.action.kind == "discrete" or file_format == "safetensors":
+        np.testing.assert_array_equal(found, expected)
+    else:
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert found.shape == (50, *agent.policy.spec.action.raw_shape)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
@@ -83,7 +87,7 @@ def test_a_full_save_goes_on_as_the_original(algo: str, tmp_path: Path) -> None:
     managed = getattr(rl_training, name)
     settings = tiny_config(algo).describe()
     common = {key: settings[key] for key in ("eval", "checkpoint", "log")}
-    agent = managed("CartPole-v1", **common, **settings["algo_kwargs"]).learn(120)
+    agent = managed(settings["env_id"], **common, **settings["algo_kwargs"]).learn(120)
     agent.save(tmp_path / "full", full=True)
     agent.save(tmp_path / "light")
     assert {path.stem for path in (tmp_path / "light").iterdir()} == {*ACTING_PARTS, "manifest"}

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rl_training_test_envs as test_envs
 import torch
-from conftest import OFF_POLICY, settings_of, tiny_config
+from conftest import OFF_POLICY, env_of_tests, settings_of, tiny_config
 
 from rl_training.data import RecurrentReplayBuffer, ReplayBuffer
+from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.pool import EnvPool, Episode
 from rl_training.rng import derive_seed
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.trainer import Trainer
-from rl_training.types import Array, Step
+from rl_training.types import Array, SpaceSpec, Step, TransitionBatch
 
 GAMMA = 0.9
 LENGTH = 4
@@ -25,7 +25,7 @@ LENGTH = 4
 class NotingPool(EnvPool):
     """Notes the actions that go to the environments."""
 
-    taken: list[list[int]]
+    taken: list[list[Any]]
 
     def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
         self.taken.append(actions.tolist())
@@ -42,13 +42,13 @@ class NotingTrainer(Trainer):
         return pool
 
 
-def hand_written_loop(seed: int, env_index: int, end: str, actions: list[int]) -> list[tuple[Any, ...]]:
+def hand_written_loop(env_id: str, spec: SpaceSpec, seed: int, env_index: int, end: str, actions: list[Any]) -> list[Any]:
     """The transitions of one environment under these actions."""
     rows, number = [], 0
-    env = test_envs.CountingEnv(LENGTH, end)
+    env = RegisteredEnv(env_id, {"length": LENGTH, "end": end})()
     obs, _ = env.reset(seed=derive_seed(seed, "env", env_index, number))
     for action in actions:
-        next_obs, reward, terminated, truncated, _ = env.step(action)
+        next_obs, reward, terminated, truncated, _ = env.step(spec.action.to_env(np.asarray(action)[None])[0])
         discount = float(np.float32(0.0 if terminated else GAMMA))
         rows.append((obs.tolist(), action, reward, next_obs.tolist(), discount))
         obs = next_obs
@@ -58,13 +58,20 @@ def hand_written_loop(seed: int, env_index: int, end: str, actions: list[int]) -
     return rows
 
 
+def stored_transitions(buffer: Any) -> TransitionBatch:
+    """All that a replay holds."""
+    numbers = np.arange(len(buffer))
+    batch: TransitionBatch = buffer.gather(numbers if isinstance(buffer, ReplayBuffer) else buffer._slots_of(numbers))
+    return batch
+
+
 @pytest.mark.parametrize("algo", OFF_POLICY)
 @pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
 @pytest.mark.parametrize("num_envs", [1, 2, 3])
 def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, end: str) -> None:
     config = tiny_config(
         algo,
-        env_id="rl_training_test_envs:Counting-v0",
+        **env_of_tests(algo, "Counting"),
         env_kwargs={"length": LENGTH, "end": end},
         num_envs=num_envs,
         total_timesteps=66,
@@ -77,22 +84,19 @@ def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, 
     assert isinstance(trainer.learner, OffPolicyLearner)
     buffer = trainer.learner.buffer
     by_env = list(zip(*trainer.pool.taken, strict=True))
-    expected = [row for i, actions in enumerate(by_env) for row in hand_written_loop(config.seed, i, end, list(actions))]
-    if isinstance(buffer, RecurrentReplayBuffer):
+    if isinstance(buffer, RecurrentReplayBuffer):  # of the open episodes nothing is complete
         stored = steps_of_sequences(buffer)
-        whole = sum(len(actions) // LENGTH * LENGTH for actions in by_env)  # of the open episodes nothing is complete
-        expected = [row for i, actions in enumerate(by_env) for row in expected_whole(config.seed, i, end, list(actions))]
+        by_env = [actions[: len(actions) // LENGTH * LENGTH] for actions in by_env]
     else:
-        assert isinstance(buffer, ReplayBuffer)
-        batch = buffer.gather(np.arange(len(buffer)))
-        stored, whole = list(zip(*(field.tolist() for field in batch[:5]), strict=True)), 66
-    assert len(stored) == whole
+        batch = stored_transitions(buffer)
+        stored = list(zip(*(field.tolist() for field in batch[:5]), strict=True))
+        assert len(stored) == 66
+    expected = [
+        row
+        for i, actions in enumerate(by_env)
+        for row in hand_written_loop(config.env_id, trainer.pool.spec, config.seed, i, end, list(actions))
+    ]
     assert sorted(stored) == sorted(expected)
-
-
-def expected_whole(seed: int, env_index: int, end: str, actions: list[int]) -> list[tuple[Any, ...]]:
-    """The transitions of finished episodes."""
-    return hand_written_loop(seed, env_index, end, actions)[: len(actions) // LENGTH * LENGTH]
 
 
 def steps_of_sequences(buffer: RecurrentReplayBuffer) -> list[tuple[Any, ...]]:

@@ -15,11 +15,17 @@ from rl_training.algorithms.config import AlgorithmConfig
 from rl_training.experiment.registry import REGISTRY
 
 PROMISED = {
-    "rl_training": ["DQN", "DRQN", "R2D2", "ManagedAlgorithm", "load_agent"],
-    "rl_training.api": ["DQN", "DRQN", "R2D2", "ManagedAlgorithm", "load_agent"],
-    "rl_training.algorithms": ["DQN", "DRQN", "R2D2", "dqn_loss"],
-    "rl_training.data": ["NStepAccumulator", "PrioritizedRecurrentReplayBuffer", "RecurrentReplayBuffer", "ReplayBuffer"],
-    "rl_training.models": ["LSTMQNetwork", "MLPQNetwork"],
+    "rl_training": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "load_agent"],
+    "rl_training.api": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "load_agent"],
+    "rl_training.algorithms": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "dqn_loss", "drq_loss"],
+    "rl_training.data": [
+        "FrameReplayBuffer",
+        "NStepAccumulator",
+        "PrioritizedRecurrentReplayBuffer",
+        "RecurrentReplayBuffer",
+        "ReplayBuffer",
+    ],
+    "rl_training.models": ["CNNDrQModel", "LSTMQNetwork", "MLPQNetwork", "NatureCNN"],
 }
 
 
@@ -47,6 +53,11 @@ def test_promised_names_are_exported(module_name: str) -> None:
         ("rl_training.algorithms.r2d2", "R2D2"),
         ("rl_training.runtime.drqn_trainer", "train_drqn"),
         ("rl_training.runtime.r2d2_trainer", "train_r2d2"),
+        ("rl_training.models.cnn.drq", "CNNDrQModel"),
+        ("rl_training.models.cnn", "NatureCNN"),
+        ("rl_training.algorithms.drq", "DrQ"),
+        ("rl_training.algorithms.drq", "drq_loss"),
+        ("rl_training.runtime.drq_trainer", "train_drq"),
         ("rl_training.api.algorithms", "ManagedAlgorithm"),
     ],
 )

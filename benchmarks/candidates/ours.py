@@ -6,17 +6,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from measure import Measurement, Rate, Stopwatch, repeat
-from workloads import DQNSettings, PPOSettings, ReplaySettings, UpdateSettings
+from workloads import DQNSettings, DrQSettings, PPOSettings, ReplaySettings, SACSettings, UpdateSettings
 
 from rl_training.algorithms.base import init_generator
-from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer
+from rl_training.algorithms.drq import DrQ, DrQConfig
+from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer, random_shift
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.rng import RandomStreams
 from rl_training.runtime.progress import Progress, Watched
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, Transitions
+from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch, Transitions
 
 
 class LoopClock(Progress):
@@ -164,6 +166,71 @@ def transitions(rng: np.random.Generator, count: int, obs_dim: int) -> Transitio
     obs, next_obs = rng.standard_normal((2, count, obs_dim), np.float32)
     discount = np.full(count, 0.99, np.float32)
     return Transitions(obs, np.zeros(count, np.int64), np.ones(count, np.float32), next_obs, discount)
+
+
+def sac(settings: SACSettings, seed: int) -> Measurement:
+    config = resolve_config(
+        {
+            "algo": "sac",
+            "env_id": settings.env_id,
+            "seed": seed,
+            "total_timesteps": settings.total_steps,
+            "device": "cpu",
+            "eval": {"interval": 0, "final_episodes": 1, "num_envs": 1},
+            "algo_kwargs": {
+                "hidden_sizes": settings.hidden_sizes,
+                "gamma": settings.gamma,
+                "learning_rate": settings.learning_rate,
+                "buffer_size": settings.buffer_size,
+                "batch_size": settings.batch_size,
+                "learning_starts": settings.learning_starts,
+                "tau": settings.tau,
+            },
+        }
+    )
+    clock = LoopClock()
+    result = Trainer(config, progress=clock).train()
+    return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps, "updates": result.updates})
+
+
+def image_batch(settings: DrQSettings, seed: int) -> TransitionBatch:
+    """Noise in the shape of a sampled batch."""
+    generator = torch.Generator().manual_seed(seed)
+    size = (2, settings.batch_size, *settings.shape)
+    obs, next_obs = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator)
+    action = torch.rand(settings.batch_size, 1, generator=generator) * 2.0 - 1.0
+    reward = torch.randn(settings.batch_size, generator=generator)
+    return TransitionBatch(obs, action, reward, next_obs, torch.full((settings.batch_size,), 0.99))
+
+
+def drq_update(settings: DrQSettings, seed: int) -> Measurement:
+    config = DrQConfig(
+        batch_size=settings.batch_size,
+        hidden_sizes=settings.hidden_sizes,
+        cnn_features=settings.cnn_features,
+        shift_pad=settings.shift_pad,
+        learning_rate=settings.learning_rate,
+        tau=settings.tau,
+        alpha=settings.alpha,
+    )
+    action = ActionSpec("continuous", low=(-1.0,), high=(1.0,), raw_shape=(1,))
+    spec = SpaceSpec(ObservationSpec("image", settings.shape, settings.shape), action)
+    algorithm = DrQ(DrQ.make_policy(config, spec, init_generator(seed)), config, RandomStreams(seed))
+    batch = image_batch(settings, seed)
+    repeat(lambda: algorithm.update(batch), settings.warm_up)
+    updates = repeat(lambda: algorithm.update(batch), settings.updates)
+    rng = np.random.default_rng(seed)
+
+    def augment() -> None:
+        for images in (batch.obs, batch.next_obs):
+            random_shift(images, settings.shift_pad, rng)
+
+    shifts = repeat(augment, 10 * settings.updates)
+    return Measurement(
+        rates={"updates": updates},
+        work={"updates": algorithm.updates},
+        outcome={"augmentation's share": updates.per_cpu_second / shifts.per_cpu_second},
+    )
 
 
 def replay(settings: ReplaySettings, seed: int) -> Measurement:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from measure import Measurement, Stopwatch, repeat
-from stable_baselines3 import DQN, PPO
+from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
-from workloads import DQNSettings, PPOSettings, ReplaySettings
+from workloads import DQNSettings, PPOSettings, ReplaySettings, SACSettings
 
 
 def dqn(settings: DQNSettings, seed: int) -> Measurement:
@@ -72,6 +72,26 @@ def measure_ppo(algorithm: Any, policy: str, settings: PPOSettings, seed: int, *
     model.learn(settings.total_steps, log_interval=settings.total_steps)
     rate = watch.rate(model.num_timesteps)
     return Measurement(rates={"env steps": rate}, work={"env steps": model.num_timesteps})
+
+
+def sac(settings: SACSettings, seed: int) -> Measurement:
+    model = SAC(
+        "MlpPolicy",
+        make_vec_env(settings.env_id, 1, seed=seed),
+        learning_rate=settings.learning_rate,
+        buffer_size=settings.buffer_size,
+        learning_starts=settings.learning_starts,
+        batch_size=settings.batch_size,
+        gamma=settings.gamma,
+        tau=settings.tau,
+        policy_kwargs={"net_arch": list(settings.hidden_sizes)},
+        seed=seed,
+        device="cpu",
+    )
+    watch = Stopwatch()
+    model.learn(settings.total_steps, log_interval=settings.total_steps)
+    rate = watch.rate(model.num_timesteps)
+    return Measurement(rates={"env steps": rate}, work={"env steps": model.num_timesteps, "updates": model._n_updates})
 
 
 def replay(settings: ReplaySettings, seed: int) -> Measurement:

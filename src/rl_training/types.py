@@ -174,6 +174,13 @@ class ActionSpec:
         scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
         return scaled.astype(np.float32).reshape(len(action), *self.raw_shape)
 
+    def from_env(self, action: Array) -> Array:
+        """The inverse of ``to_env``: actions that an environment took as a replay buffer stores them."""
+        if self.kind == "discrete":
+            return action - self.start
+        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
+        return ((action.reshape(len(action), -1) - low) / (high - low) * 2.0 - 1.0).astype(np.float32)
+
 
 @dataclass(frozen=True)
 class SpaceSpec:

@@ -19,11 +19,16 @@ T = TypeVar("T")
 
 def flatten_parameters(module: nn.Module) -> Tensor:
     """Moves a module's parameters into one vector, of which they become views, and returns it."""
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+    place_parameters(module, flat)
+    return flat
+
+
+def place_parameters(module: nn.Module, flat: Tensor) -> None:
+    """Makes a module's parameters views of this vector, which may be that of another module."""
     parameters = list(module.parameters())
-    flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
     for parameter, view in zip(parameters, _split_like(flat, parameters), strict=True):
         parameter.data = view
-    return flat
 
 
 def _split_like(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:

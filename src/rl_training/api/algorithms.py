@@ -294,6 +294,24 @@ class R2D2(ManagedAlgorithm):
     algo_name = "r2d2"
 
 
+class SAC(ManagedAlgorithm):
+    """Soft actor-critic (Haarnoja et al. 2018)."""
+
+    algo_name = "sac"
+
+
+class DrQ(ManagedAlgorithm):
+    """Data-regularized Q: SAC on randomly shifted images (Kostrikov et al. 2020)."""
+
+    algo_name = "drq"
+
+
+class DrQv2(ManagedAlgorithm):
+    """DrQ-v2: deterministic policy gradients on randomly shifted images (Yarats et al. 2021)."""
+
+    algo_name = "drqv2"
+
+
 class PPO(ManagedAlgorithm):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 

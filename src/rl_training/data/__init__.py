@@ -1,5 +1,6 @@
 """Recorders, which turn steps into items, and buffers, which store and sample them."""
 
+from rl_training.data.augmentation import random_shift
 from rl_training.data.frame_replay_buffer import FrameReplayBuffer
 from rl_training.data.n_step import NStepAccumulator, StepRecorder
 from rl_training.data.prioritized_recurrent_replay_buffer import PrioritizedRecurrentReplayBuffer
@@ -23,4 +24,5 @@ __all__ = [
     "RolloutBuffer",
     "Sequences",
     "StepRecorder",
+    "random_shift",
 ]

@@ -2,7 +2,8 @@
 
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.categorical_q_network import CategoricalQNetwork
-from rl_training.models.cnn import NatureCNN
+from rl_training.models.cnn import CNNDrQModel, CNNDrQv2Model, NatureCNN
+from rl_training.models.continuous import MLPActorCritic
 from rl_training.models.mlp import MLP
 from rl_training.models.mlp_q_network import MLPQNetwork, QNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork, QuantileQNetwork
@@ -15,9 +16,12 @@ from rl_training.models.value_network import ValueNetwork
 __all__ = [
     "MLP",
     "ActorCritic",
+    "CNNDrQModel",
+    "CNNDrQv2Model",
     "CategoricalQNetwork",
     "LSTMCore",
     "LSTMQNetwork",
+    "MLPActorCritic",
     "MLPQNetwork",
     "MLPQRQNetwork",
     "NatureCNN",

@@ -101,9 +101,14 @@ class GaussianHead(ActionHead):
         return output
 
     def env_mode(self, output: Tensor) -> Tensor:
-        low, high = torch.tensor(self._spec.low), torch.tensor(self._spec.high)
-        scaled = low + (output.clamp(-1.0, 1.0) + 1.0) * 0.5 * (high - low)
-        return scaled.reshape(-1, *self._spec.raw_shape)
+        return scale_to_env(output, self._spec)
+
+
+def scale_to_env(action: Tensor, spec: ActionSpec) -> Tensor:
+    """``ActionSpec.to_env`` of continuous actions as torch operations, for export."""
+    low, high = torch.tensor(spec.low), torch.tensor(spec.high)
+    scaled = low + (action.clamp(-1.0, 1.0) + 1.0) * 0.5 * (high - low)
+    return scaled.reshape(-1, *spec.raw_shape)
 
 
 def make_action_head(spec: ActionSpec, initial_log_std: float = 0.0) -> ActionHead:

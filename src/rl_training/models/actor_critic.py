@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl_training.errors import SpaceError
 from rl_training.models.action_head import make_action_head
 from rl_training.models.cnn.nature import NATURE_LAYERS, Layer, NatureCNN
-from rl_training.models.mlp import MLP
+from rl_training.models.mlp import MLP, through_torch
 from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import Array, SpaceSpec
 
@@ -68,18 +68,6 @@ class ObservationEncoder(nn.Module):
         if self.cnn is not None:
             return through_torch(self.cnn)
         return (lambda obs: obs) if self.normalizer is None else self.normalizer.numpy_forward()
-
-
-def through_torch(module: nn.Module) -> Callable[[Array], Array]:
-    """A module as a function of numpy arrays, wherever it lives."""
-    device = next(module.parameters()).device
-
-    @torch.no_grad()
-    def call(x: Array) -> Array:
-        result: Array = module(torch.as_tensor(x, device=device)).cpu().numpy()
-        return result
-
-    return call
 
 
 class ActorCritic(nn.Module):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.models.noisy import NoisyArrays, NoisyLinear
+from rl_training.types import Array
 
 #: By name, the same function for torch and, in place, for numpy.
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[NDArray[np.float32]], Any]]] = {
@@ -100,3 +101,15 @@ class NumpyMLP:
             if active:
                 self._activate(x)
         return x
+
+
+def through_torch(module: nn.Module) -> Callable[[Array], Array]:
+    """A module as a function of numpy arrays, wherever it lives."""
+    device = next(module.parameters()).device
+
+    @torch.no_grad()
+    def call(x: Array) -> Array:
+        result: Array = module(torch.as_tensor(x, device=device)).cpu().numpy()
+        return result
+
+    return call

@@ -27,11 +27,16 @@ def make_conv(inputs: int, outputs: int, kernel: int, stride: int, generator: to
     return layer
 
 
+def scale_images(images: Tensor) -> Tensor:
+    """Bytes to 0..1, in channels-last memory, which suits CPU kernels."""
+    return images.contiguous(memory_format=torch.channels_last).to(torch.float32).div_(255.0)
+
+
 class NatureCNN(nn.Module):
     """(batch, channel, height, width) uint8 in 0..255 -> (batch, features), with ReLU after each layer. Without
     ``features`` the linear layer is left out.
 
-    Convolutions run in channels-last memory, which suits CPU kernels.
+    Who looks at the same images more than once hands in what ``scale_images`` made of them.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class NatureCNN(nn.Module):
         self.features = flat if features is None else features
 
     def forward(self, images: Tensor) -> Tensor:
-        x = images.to(torch.float32, memory_format=torch.channels_last) / 255.0
+        x = scale_images(images) if images.dtype == torch.uint8 else images
         for conv in self.convs:
             x = F.relu(F.conv2d(x, conv.weight, conv.bias, conv.stride))
         x = x.flatten(1)

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.actor_critic import through_torch
 from rl_training.models.cnn.nature import NATURE_LAYERS, Layer, NatureCNN
-from rl_training.models.mlp import MLP
+from rl_training.models.mlp import MLP, through_torch
 from rl_training.models.recurrent.lstm_core import LSTMCore
 from rl_training.models.value_head import ValueHead
 from rl_training.types import Array, Carry

@@ -1,0 +1,157 @@
+"""The same work as plainly as torch allows, and nothing around it: what the machine can do."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from measure import Measurement, Stopwatch, repeat
+from torch import Tensor, nn
+from torch.nn import functional as F
+from workloads import DrQSettings, SACSettings
+
+from candidates.ours import image_batch
+from rl_training.data import random_shift
+
+
+def mlp(sizes: Sequence[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def squashed(output: Tensor) -> tuple[Tensor, Tensor]:
+    mean, log_std = output.chunk(2, 1)
+    log_std = log_std.clamp(-10.0, 2.0)
+    noise = torch.randn_like(mean)
+    u = mean + noise * log_std.exp()
+    log_prob = -0.5 * noise.square() - log_std - 0.9189385 - 2.0 * (math.log(2.0) - u - F.softplus(-2.0 * u))
+    return torch.tanh(u), log_prob.sum(1)
+
+
+def smaller(critics: Sequence[nn.Module], features: Tensor, action: Tensor) -> Tensor:
+    x = torch.cat([features, action], 1)
+    value: Tensor = torch.min(critics[0](x), critics[1](x)).squeeze(1)
+    return value
+
+
+def adam(modules: Sequence[nn.Module], learning_rate: float) -> torch.optim.Adam:
+    return torch.optim.Adam([p for module in modules for p in module.parameters()], learning_rate, fused=True)
+
+
+def descend(optimizer: torch.optim.Adam, loss: Tensor) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    optimizer.step()
+
+
+def sac(settings: SACSettings, seed: int) -> Measurement:
+    torch.manual_seed(seed)
+    env = gym.make(settings.env_id)
+    obs, _ = env.reset(seed=seed)
+    size, batch_size = len(obs), settings.batch_size
+    actor = mlp([size, *settings.hidden_sizes, 2])
+    critics = [mlp([size + 1, *settings.hidden_sizes, 1]) for _ in range(2)]
+    targets = copy.deepcopy(critics)
+    log_alpha = torch.zeros((), requires_grad=True)
+    critic_adam, actor_adam = adam(critics, settings.learning_rate), adam([actor], settings.learning_rate)
+    alpha_adam = torch.optim.Adam([log_alpha], settings.learning_rate, fused=True)
+    online: list[Any] = [p for critic in critics for p in critic.parameters()]
+    followers: list[Any] = [p for target in targets for p in target.parameters()]
+    store = {name: torch.zeros(settings.buffer_size, width) for name, width in (("s", size), ("a", 1), ("r", 1), ("t", size))}
+    rows = {name: tensor.numpy() for name, tensor in store.items()}
+    rng = np.random.default_rng(seed)
+    updates = 0
+    watch = Stopwatch()
+    for step in range(settings.total_steps):
+        if step < settings.learning_starts:
+            action = rng.uniform(-1.0, 1.0, 1).astype(np.float32)
+        else:
+            with torch.no_grad():
+                action = squashed(actor(torch.from_numpy(obs)[None]))[0].numpy()[0]
+        next_obs, reward, _, truncated, _ = env.step(2.0 * action)
+        rows["s"][step], rows["a"][step], rows["r"][step], rows["t"][step] = obs, action, float(reward), next_obs
+        obs = env.reset()[0] if truncated else next_obs
+        if step < settings.learning_starts:
+            continue
+        index = torch.randint(0, step + 1, (batch_size,))
+        s, a, r, t = (tensor.index_select(0, index) for tensor in store.values())
+        alpha = log_alpha.detach().exp()
+        with torch.no_grad():
+            next_action, next_log_prob = squashed(actor(t))
+            y = r.squeeze(1) + settings.gamma * (smaller(targets, t, next_action) - alpha * next_log_prob)
+        x = torch.cat([s, a], 1)
+        descend(critic_adam, sum((F.mse_loss(critic(x).squeeze(1), y) for critic in critics), torch.zeros(())))
+        for parameter in online:
+            parameter.requires_grad_(False)
+        action_now, log_prob = squashed(actor(s))
+        descend(actor_adam, (alpha * log_prob - smaller(critics, s, action_now)).mean())
+        for parameter in online:
+            parameter.requires_grad_(True)
+        descend(alpha_adam, -(log_alpha.exp() * (log_prob.detach() - 1.0)).mean())
+        with torch.no_grad():
+            torch._foreach_lerp_(followers, online, settings.tau)
+        updates += 1
+    return Measurement(
+        rates={"env steps": watch.rate(settings.total_steps)}, work={"env steps": settings.total_steps, "updates": updates}
+    )
+
+
+def nature(settings: DrQSettings) -> nn.Sequential:
+    convolutions = nn.Sequential(
+        nn.Conv2d(settings.shape[0], 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU()
+    )
+    with torch.no_grad():
+        flat = convolutions(torch.zeros(1, *settings.shape)).numel()
+    head = [nn.Flatten(), nn.Linear(flat, settings.cnn_features), nn.ReLU()]
+    encoder: Any = nn.Sequential(convolutions, *head)
+    channels_last: nn.Sequential = encoder.to(memory_format=torch.channels_last)
+    return channels_last
+
+
+def drq_update(settings: DrQSettings, seed: int) -> Measurement:
+    torch.manual_seed(seed)
+    hidden, features = settings.hidden_sizes, settings.cnn_features
+    actor, critic = nature(settings), nature(settings)
+    policy, critics = mlp([features, *hidden, 2]), [mlp([features + 1, *hidden, 1]) for _ in range(2)]
+    target, targets = copy.deepcopy(critic), copy.deepcopy(critics)
+    critic_adam = adam([critic, *critics], settings.learning_rate)
+    actor_adam = adam([actor, policy], settings.learning_rate)
+    online: list[Any] = [p for module in (critic, *critics) for p in module.parameters()]
+    followers: list[Any] = [p for module in (target, *targets) for p in module.parameters()]
+    batch = image_batch(settings, seed)
+    rng = np.random.default_rng(seed)
+
+    def prepare(images: Tensor) -> Tensor:
+        shifted = random_shift(images, settings.shift_pad, rng)
+        return shifted.contiguous(memory_format=torch.channels_last).float().div_(255.0).sub_(0.5)
+
+    def update() -> None:
+        obs, next_obs = prepare(batch.obs), prepare(batch.next_obs)
+        with torch.no_grad():
+            next_action, next_log_prob = squashed(policy(actor(next_obs)))
+            next_value = smaller(targets, target(next_obs), next_action) - settings.alpha * next_log_prob
+            y = batch.reward + batch.discount * next_value
+        x = torch.cat([critic(obs), batch.action], 1)
+        descend(critic_adam, sum((F.mse_loss(q(x).squeeze(1), y) for q in critics), torch.zeros(())))
+        with torch.no_grad():
+            seen = critic(obs)
+        for parameter in online:
+            parameter.requires_grad_(False)
+        action, log_prob = squashed(policy(actor(obs)))
+        descend(actor_adam, (settings.alpha * log_prob - smaller(critics, seen, action)).mean())
+        for parameter in online:
+            parameter.requires_grad_(True)
+        with torch.no_grad():
+            torch._foreach_lerp_(followers, online, settings.tau)
+
+    repeat(update, settings.warm_up)
+    rate = repeat(update, settings.updates)
+    return Measurement(rates={"updates": rate}, work={"updates": settings.warm_up + settings.updates})

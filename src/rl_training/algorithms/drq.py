@@ -1,0 +1,84 @@
+"""DrQ (Kostrikov et al., arXiv:2004.13649): SAC on images, with random shifts of the current and the next observations."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.config import Positive, PositiveNumber
+from rl_training.algorithms.continuous import Loss, Views
+from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
+from rl_training.algorithms.sac import EntropyConfig, GaussianPolicy, SoftActorCritic
+from rl_training.errors import SpaceError
+from rl_training.models.cnn import CNNDrQModel
+from rl_training.rng import RandomStreams
+from rl_training.types import SpaceSpec, TransitionBatch
+
+
+class DrQConfig(PixelConfig, EntropyConfig):
+    """Settings of DrQ."""
+
+    learning_rate: PositiveNumber = Field(1e-3, description="Adam's step size, of actor, critic and temperature")
+    batch_size: Positive = Field(128, description="transitions in one update")
+    alpha: PositiveNumber = Field(0.1, description="temperature: the weight of the entropy, or its first value if learned")
+    learn_alpha: bool = Field(False, description="adjust the temperature until the entropy is target_entropy")
+    encoder: Literal["nature", "paper"] = Field(
+        "nature",
+        description="nature: a NatureCNN for the actor and one for the critic; paper: convolutions that both share and the "
+        "critic alone trains, then a layer normalisation for each",
+    )
+    target_shifts: Positive = Field(1, description="shifts of the next observation over which a target is averaged (K)")
+    loss_shifts: Positive = Field(1, description="shifts of an observation over which the critic's loss is averaged (M)")
+
+
+def drq_loss(q: Tensor, targets: Tensor) -> Loss:
+    """Squared errors of both critics on M shifts of an observation, (2, M, batch), from the mean of the targets of K shifts
+    of the next one, (K, batch): averaged over M, added over the critics, one number per sample (equations 1 and 3)."""
+    assert q.dim() == 3
+    assert targets.dim() == 2
+    assert (q.shape[0], q.shape[2]) == (2, targets.shape[1])
+    target = targets.detach().mean(dim=0)
+    loss = (q - target).square().mean(dim=1).sum(dim=0)
+    return Loss(loss, {"q_value_mean": q.detach()[0], "target_q_mean": target})
+
+
+class DrQ(PixelAlgorithm, SoftActorCritic):
+    """Soft actor-critic on randomly shifted images."""
+
+    config_class = DrQConfig
+    config: DrQConfig
+
+    def __init__(self, policy: GaussianPolicy, config: DrQConfig, streams: RandomStreams) -> None:
+        super().__init__(policy, config, streams)
+        self.obs_views, self.next_obs_views = config.loss_shifts, config.target_shifts
+
+    @classmethod
+    def make_policy(cls, config: DrQConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianPolicy:
+        require_channel_first(spec, "drq")
+        actions, paper = len(spec.action.low), config.encoder == "paper"
+        if actions != 1 and not paper:
+            raise SpaceError(
+                f"drq takes one-dimensional continuous actions, but this environment's have {actions} dimensions; set "
+                "algo_kwargs.encoder: paper for the paper's form of it, or use drqv2"
+            )
+        network = CNNDrQModel(
+            spec.observation.shape,
+            actions,
+            config.hidden_sizes,
+            generator,
+            paper=paper,
+            cnn_layers=config.cnn_layers,
+            cnn_features=config.cnn_features,
+        )
+        return GaussianPolicy(network, spec, config)
+
+    def critic_loss(self, views: Views, batch: TransitionBatch, env_steps: int) -> Loss:
+        rows, critic = len(batch.reward), self.policy.network.critic
+        with torch.no_grad():
+            k = self.next_obs_views
+            targets = self.target_values(views.next_obs, batch.reward.repeat(k), batch.discount.repeat(k))
+        q = critic.values(critic.encode(views.obs), batch.action.repeat(self.obs_views, 1))
+        return drq_loss(q.view(2, -1, rows), targets.view(-1, rows))

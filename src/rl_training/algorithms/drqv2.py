@@ -1,0 +1,111 @@
+"""DrQ-v2 (Yarats et al., arXiv:2107.09645): a deterministic actor with scheduled noise, twin critics and n-step targets, on
+randomly shifted images."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.config import Count, Number, Positive, PositiveNumber
+from rl_training.algorithms.continuous import ContinuousPolicy, Loss, Views
+from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
+from rl_training.algorithms.sac import twin_critic_loss
+from rl_training.models.cnn import CNNDrQv2Model
+from rl_training.models.continuous import ContinuousActorCritic
+from rl_training.schedules import LinearSchedule
+from rl_training.types import Array, SpaceSpec, TransitionBatch
+
+
+class DrQv2Config(PixelConfig):
+    """Settings of DrQ-v2."""
+
+    learning_rate: PositiveNumber = Field(1e-4, description="Adam's step size, of actor and critic")
+    batch_size: Positive = Field(256, description="transitions in one update")
+    hidden_sizes: tuple[Positive, ...] = Field((1024, 1024), description="widths of the hidden layers")
+    n_step: Positive = Field(3, description="rewards summed in one transition")
+    learning_starts: Count = Field(2_000, description="env steps of random acting before the first update")
+    train_freq: Positive = Field(2, description="env steps between training phases")
+    initial_noise: Number = Field(1.0, ge=0.0, description="standard deviation of the noise on actions at the start")
+    final_noise: Number = Field(0.1, ge=0.0, description="standard deviation of the noise in the end")
+    noise_steps: Count = Field(500_000, description="env steps over which it falls")
+    noise_clip: PositiveNumber = Field(0.3, description="largest noise on the actions that an update draws")
+
+    def noise_schedule(self) -> LinearSchedule:
+        return LinearSchedule(self.initial_noise, self.final_noise, self.noise_steps)
+
+
+def drqv2_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
+    """``reward + discount * min Q'``: (batch,), (batch,), (2, batch) -> (batch,) (equation 1, n-step)."""
+    assert reward.shape == discount.shape == next_q.shape[1:]
+    return reward + discount * torch.minimum(next_q[0], next_q[1])
+
+
+def drqv2_actor_loss(q: Tensor) -> Loss:
+    """``-min Q`` of the actor's actions, (2, batch) -> one number per sample (equation 2)."""
+    return Loss(-torch.minimum(q[0], q[1]), {})
+
+
+def noisy_action(mean: Tensor, noise: Tensor, std: float, clip: float) -> Tensor:
+    """The mean with clipped noise, kept in [-1, 1]. The gradient passes to the mean as if nothing had been kept."""
+    assert mean.shape == noise.shape
+    action = mean + (std * noise).clamp(-clip, clip)
+    return action + (action.clamp(-1.0, 1.0) - action).detach()
+
+
+class NoisyPolicy(ContinuousPolicy):
+    """Adds noise of a scheduled size to the actor's action."""
+
+    def __init__(self, network: ContinuousActorCritic, spec: SpaceSpec, config: DrQv2Config) -> None:
+        super().__init__(network, spec, config)
+        self.noise = config.noise_schedule()
+
+    def explore(self, output: Array, rng: np.random.Generator, env_steps: int) -> Array:
+        noise = rng.standard_normal(output.shape, np.float32)
+        action: Array = np.clip(np.tanh(output) + np.float32(self.noise(env_steps)) * noise, -1.0, 1.0)
+        return action
+
+
+class DrQv2(PixelAlgorithm):
+    """Deterministic policy gradients on randomly shifted images."""
+
+    config_class = DrQv2Config
+    config: DrQv2Config
+    policy: NoisyPolicy
+    target_encoder = False
+
+    @classmethod
+    def make_policy(cls, config: DrQv2Config, spec: SpaceSpec, generator: torch.Generator) -> NoisyPolicy:
+        require_channel_first(spec, "drqv2")
+        network = CNNDrQv2Model(
+            spec.observation.shape,
+            len(spec.action.low),
+            config.hidden_sizes,
+            generator,
+            cnn_layers=config.cnn_layers,
+            cnn_features=config.cnn_features,
+        )
+        return NoisyPolicy(network, spec, config)
+
+    def critic_loss(self, views: Views, batch: TransitionBatch, env_steps: int) -> Loss:
+        critic = self.policy.network.critic
+        with torch.no_grad():
+            seen = critic.encode(views.next_obs)
+            target = drqv2_target(batch.reward, batch.discount, self.target.values(seen, self.draw(seen, env_steps)))
+        features = critic.encode(views.obs)
+        loss = twin_critic_loss(critic.values(features, batch.action), target)
+        return loss._replace(features=features.detach())
+
+    def actor_loss(self, obs: Tensor, features: Tensor | None, env_steps: int) -> Loss:
+        """From what the encoder saw before the critic's step, as the authors do: no second pass through it."""
+        assert features is not None
+        return drqv2_actor_loss(self.judge.values(features, self.draw(features, env_steps)))
+
+    def draw(self, features: Tensor, env_steps: int) -> Tensor:
+        """The actor's action with clipped noise."""
+        mean = torch.tanh(self.policy.network.actor(features))
+        return noisy_action(mean, self.noise(len(mean)), self.policy.noise(env_steps), self.config.noise_clip)
+
+    def schedule_values(self, env_steps: int) -> dict[str, float]:
+        return {**super().schedule_values(env_steps), "noise": self.policy.noise(env_steps)}

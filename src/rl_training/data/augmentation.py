@@ -1,0 +1,53 @@
+"""Random shifts of images (Kostrikov et al., arXiv:2004.13649): pad by repeating the edge, crop back at a random place."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.types import Array
+
+
+def random_shift(images: Tensor, pad: int, rng: np.random.Generator, copies: int = 1) -> Tensor:
+    """(batch, channel, height, width) bytes -> ``copies`` times as many: copy c of image i is row c * batch + i.
+
+    Each row is one of the (2 * pad + 1)^2 whole-pixel crops, drawn for it alone; the channels of an image stay together.
+    """
+    assert images.dim() == 4
+    assert images.dtype == torch.uint8
+    shifts = rng.integers(-pad, pad + 1, (copies * len(images), 2))  # down, right
+    if images.device.type != "cpu":
+        return shift_by_gather(images, torch.from_numpy(shifts).to(images.device))
+    shifted = torch.empty((len(shifts), *images.shape[1:]), dtype=torch.uint8)
+    _shift_rows(images.numpy(), shifts, shifted.numpy())
+    return shifted
+
+
+def _shift_rows(images: Array, shifts: Array, out: Array) -> None:
+    """Copies the part that stays in sight and repeats its edges: a third of the time of any gather on a CPU."""
+    height, width = images.shape[2:]
+    for row, (down, right) in enumerate(shifts.tolist()):
+        source, target = images[row % len(images)], out[row]
+        top, bottom = max(0, -down), min(height, height - down)
+        left, end = max(0, -right), min(width, width - right)
+        seen = target[:, top:bottom]
+        seen[:, :, left:end] = source[:, top + down : bottom + down, left + right : end + right]
+        if left:
+            seen[:, :, :left] = seen[:, :, left : left + 1]
+        if end < width:
+            seen[:, :, end:] = seen[:, :, end - 1 : end]
+        if top:
+            target[:, :top] = target[:, top : top + 1]
+        if bottom < height:
+            target[:, bottom:] = target[:, bottom - 1 : bottom]
+
+
+def shift_by_gather(images: Tensor, shifts: Tensor) -> Tensor:
+    """The same as one gather, for devices where that is fast: pixel (y, x) comes from the nearest to (y, x) + shift."""
+    batch, channels, height, width = images.shape
+    rows = (torch.arange(height, device=images.device) + shifts[:, :1]).clamp_(0, height - 1)
+    columns = (torch.arange(width, device=images.device) + shifts[:, 1:]).clamp_(0, width - 1)
+    index = (rows.unsqueeze(2) * width + columns.unsqueeze(1)).view(len(shifts), 1, -1).expand(-1, channels, -1)
+    flat = images.view(batch, channels, -1).repeat(len(shifts) // batch, 1, 1)
+    return flat.gather(2, index).view(len(shifts), channels, height, width)

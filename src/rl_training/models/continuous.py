@@ -1,0 +1,146 @@
+"""Actors and twin critics for continuous actions, over vectors or images, and the tanh-squashed Gaussian.
+
+Actor and critic are modules with no parameter in common, so that each has an optimiser of its own and no loss can move the
+other's weights. Where an encoder is shared it belongs to the critic, and the actor looks through it without a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_training.models.mlp import MLP, through_torch
+from rl_training.types import Array
+
+#: of the standard deviation's logarithm
+LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
+_LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
+_LOG_2 = math.log(2.0)
+
+
+def squashed_log_prob(u: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Log-density of tanh(u), u normal: (batch, action) each -> (batch,).
+
+    Haarnoja et al. (arXiv:1801.01290), appendix C, with log(1 - tanh(u)^2) written as 2 (log 2 - u - softplus(-2u)), which
+    stays finite where the tanh is 1 to the last bit.
+    """
+    assert u.shape == mean.shape == log_std.shape
+    distance = (u - mean) * (-log_std).exp()
+    normal = -0.5 * distance.square() - log_std - _LOG_SQRT_2_PI
+    return (normal - 2.0 * (_LOG_2 - u - F.softplus(-2.0 * u))).sum(dim=1)
+
+
+def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The action tanh(mean + std * noise), (batch, action), and its log-density, (batch,), both with gradients."""
+    u = mean + log_std.exp() * noise
+    return torch.tanh(u), squashed_log_prob(u, mean, log_std)
+
+
+class Actor(nn.Module):
+    """Prepared observations, or the features of a shared encoder, to what describes the action: (batch, outputs)."""
+
+    def __init__(self, mlp: MLP, encoder: nn.Module | None = None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.mlp = mlp
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.mlp(x if self.encoder is None else self.encoder(x))
+        return output
+
+
+class TwinCritic(nn.Module):
+    """Two Q-functions of (observation, action) on one encoder and one trunk. ``encode`` comes first and on its own: what it
+    gives can be used twice, and is what the actor sees where they share it."""
+
+    def __init__(
+        self,
+        features: int,
+        actions: int,
+        hidden: Sequence[int],
+        generator: torch.Generator,
+        *,
+        encoder: nn.Module | None = None,
+        trunk: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.trunk = trunk
+        self.q1 = MLP([features + actions, *hidden, 1], generator)
+        self.q2 = MLP([features + actions, *hidden, 1], generator)
+
+    def encode(self, prepared: Tensor) -> Tensor:
+        features: Tensor = prepared if self.encoder is None else self.encoder(prepared)
+        return features
+
+    def values(self, features: Tensor, action: Tensor) -> Tensor:
+        """(batch, encoded), (batch, action) -> (2, batch)."""
+        x = torch.cat([features if self.trunk is None else self.trunk(features), action], dim=1)
+        return torch.stack([self.q1(x), self.q2(x)]).squeeze(2)
+
+
+class ContinuousActorCritic(nn.Module):
+    """What SAC and its relatives learn. The first ``actions`` outputs of the actor are the mean before the tanh."""
+
+    def __init__(self, actor: Actor, critic: TwinCritic, actions: int, *, shared_encoder: bool = False) -> None:
+        super().__init__()
+        self.actor = actor
+        self.critic = critic
+        self.actions = actions
+        self.shared_encoder = shared_encoder  # whether the actor's input are the critic's encoded observations
+
+    def prepare(self, obs: Tensor) -> Tensor:
+        """Observations as the encoders take them. It has no parameters, so an update does it once for all its passes."""
+        return obs
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """What the actor says of observations as the environment gives them."""
+        prepared = self.prepare(obs)
+        output: Tensor = self.actor(self.critic.encode(prepared) if self.shared_encoder else prepared)
+        return output
+
+    def numpy_forward(self) -> Callable[[Array], Array]:
+        """The same on numpy arrays, the fastest way there is. Good as long as the parameters stay where they are."""
+        parameter = next(self.parameters())
+        if parameter.device.type == "cpu" and self.actor.encoder is None and not self.shared_encoder:
+            return self.actor.mlp.numpy_forward()
+        return through_torch(self)
+
+
+class GaussianActorCritic(ContinuousActorCritic):
+    """With an actor that gives the mean and, clamped or (``smooth_std``) through a tanh, the log of the deviation."""
+
+    def __init__(
+        self, actor: Actor, critic: TwinCritic, actions: int, *, shared_encoder: bool = False, smooth_std: bool = False
+    ) -> None:
+        super().__init__(actor, critic, actions, shared_encoder=shared_encoder)
+        self.smooth_std = smooth_std
+
+    def distribution(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation, (batch, action) each, of the actor's output (batch, 2 * action)."""
+        mean, raw = output.chunk(2, dim=1)
+        if self.smooth_std:
+            return mean, LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (torch.tanh(raw) + 1.0)
+        return mean, raw.clamp(LOG_STD_MIN, LOG_STD_MAX)
+
+    def numpy_distribution(self, output: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation, on numpy arrays."""
+        mean, raw = output[:, : self.actions], output[:, self.actions :]
+        if self.smooth_std:
+            log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (np.tanh(raw) + 1.0)
+        else:
+            log_std = np.clip(raw, LOG_STD_MIN, LOG_STD_MAX)
+        return mean, np.exp(log_std)
+
+
+class MLPActorCritic(GaussianActorCritic):
+    """SAC's networks on vectors."""
+
+    def __init__(self, obs_dim: int, actions: int, hidden: Sequence[int], generator: torch.Generator) -> None:
+        actor = Actor(MLP([obs_dim, *hidden, 2 * actions], generator))
+        super().__init__(actor, TwinCritic(obs_dim, actions, hidden, generator), actions)

@@ -1,0 +1,56 @@
+"""The training entry of DrQ-v2, end to end on tiny runs, and that it learns what it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import env_of_tests, metrics_without_time, tiny_config
+
+from rl_training import DrQv2
+from rl_training.experiment.checkpoint import verify_checkpoint
+from rl_training.experiment.config import load_config_data, resolve_config
+from rl_training.experiment.registry import get_algorithm
+from rl_training.runtime.drqv2_trainer import train_drqv2
+from rl_training.runtime.trainer import Trainer
+
+
+def test_a_run_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
+    assert get_algorithm("drqv2").load_trainer() is train_drqv2
+    result = train_drqv2(tiny_config("drqv2", output_dir=str(tmp_path / "run"), num_envs=2))
+    assert result.run_dir is not None
+    assert result.checkpoint is not None
+    assert (result.env_steps, result.interrupted_by) == (240, None)
+    assert verify_checkpoint(result.checkpoint)["info"]["step"] == 240
+    last = [record for record in metrics_without_time(result.run_dir) if record["kind"] == "train"][-1]
+    assert {"critic_loss", "actor_loss", "target_q_mean", "noise"} <= set(last)
+
+
+def test_pendulum_in_pixels_from_the_packaged_config(tmp_path: Path) -> None:
+    values: dict[str, Any] = load_config_data("drqv2/pendulum_pixels")
+    values |= {"total_timesteps": 120, "output_dir": str(tmp_path / "run"), "checkpoint": {"interval": 60}}
+    values |= {"eval": {"interval": 0, "final_episodes": 1, "num_envs": 1}, "log": {"interval": 20, "tensorboard": False}}
+    values["algo_kwargs"] |= {"learning_starts": 100, "batch_size": 16}
+    train_drqv2(resolve_config(values))
+    with DrQv2.load(tmp_path / "run") as agent:
+        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.raw_shape, np.uint8))
+        assert action.shape == (1,)
+        assert np.abs(action) <= 2.0
+
+
+@pytest.mark.parametrize("algo", ["drq", "drqv2"])
+def test_a_trivial_task_is_learned_from_pictures(algo: str) -> None:
+    """A bright or a dark picture, and the one action that fits it: 1 for who can tell them apart, 0 at random."""
+    noise = {"noise_steps": 300, "train_freq": 1} if algo == "drqv2" else {"alpha": 0.05}
+    config = tiny_config(
+        algo,
+        **env_of_tests(algo, "Sign"),
+        total_timesteps=600,
+        eval={"interval": 0, "final_episodes": 50, "num_envs": 10},
+        algo_kwargs={"hidden_sizes": [32], "learning_rate": 3e-3, "batch_size": 32, "buffer_size": 600, **noise},
+    )
+    result = Trainer(config).train()
+    assert result.evaluation is not None
+    assert result.evaluation.mean_return > 0.9
