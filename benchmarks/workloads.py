@@ -9,21 +9,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib import metadata
 from typing import Any
 
 from measure import Measurement
 
+from rl_training.bench.machine import package_version
+
 #: Every ratio is the rate of this candidate divided by that of another.
 OURS = "ours"
-
-
-def package_version(package: str) -> str | None:
-    """The installed version of a distribution; None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,8 @@ class Candidate:
 
     target: str  # module:function
     package: str  # without this distribution the candidate is skipped
-    is_limit: bool = False  # a bare program that shows the ceiling: no bar applies to it
+    is_limit: bool = False  # a bare program that shows the ceiling
+    bars: Mapping[str, float] | None = None  # in place of the workload's; of a limit: the shares of it that we must reach
 
     @property
     def is_installed(self) -> bool:
@@ -46,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Workload:
-    """The same settings for every candidate, and for each rate the ratio to a peer that we must reach."""
+    """The same settings for every candidate, and for each rate the ratio to a peer that we must reach (to a limit: none)."""
 
     title: str
     settings: DQNSettings | PPOSettings | ReplaySettings

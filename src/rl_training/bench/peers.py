@@ -30,6 +30,12 @@ def require_peers() -> None:
             raise MissingExtraError(package, "bench")
 
 
+def load_algorithm(peer: Peer) -> Any:
+    """Their class; importing it takes a second or two."""
+    module, _, name = peer.algorithm.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 class PeerAgent:
     """A model of theirs on the environments of our config."""
 
@@ -37,7 +43,6 @@ class PeerAgent:
         from stable_baselines3.common.vec_env import VecNormalize
 
         torch.set_num_threads(1)
-        module, _, name = peer.algorithm.partition(":")
         settings = _arguments(peer.settings)
         env = _vector_env(config, peer.num_envs, seed)
         self._eval_env = _vector_env(config, config.eval.num_envs, seed + EVAL_SEED)
@@ -45,9 +50,8 @@ class PeerAgent:
             env = VecNormalize(env, gamma=settings.get("gamma", 0.99))
             self._eval_env = VecNormalize(self._eval_env, training=False, norm_reward=False)
             self._eval_env.obs_rms = env.obs_rms  # shared, not copied: it is always up to date
-        algorithm = getattr(importlib.import_module(module), name)
         network = _arguments(peer.policy_kwargs)
-        self.model: Any = algorithm(env=env, policy_kwargs=network, seed=seed, device="cpu", **settings)
+        self.model: Any = load_algorithm(peer)(env=env, policy_kwargs=network, seed=seed, device="cpu", **settings)
 
     def evaluate(self, episodes: int) -> list[float]:
         """Returns of whole episodes of the deterministic policy."""

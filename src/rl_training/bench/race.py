@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from rl_training.bench.jobs import Job
 from rl_training.bench.machine import machine, today, versions
-from rl_training.bench.peers import PeerAgent
+from rl_training.bench.peers import PeerAgent, load_algorithm
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.signals import StopRequest
@@ -91,6 +92,7 @@ def race_ours(config: TrainConfig, goal: float) -> dict[str, Any]:
 def race_peer(job: Job, goal: float) -> dict[str, Any]:
     """One seed of theirs, on the budget that their settings are meant for."""
     assert job.peer is not None
+    load_algorithm(job.peer)  # imports are counted on neither side
     clock = Clock()
     agent = PeerAgent(job.peer, job.load_config(), job.seed)
 
@@ -112,6 +114,9 @@ def run_race(job: Job) -> None:
     if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere one thread has to do
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     job.write_description()
-    result = race_ours(job.load_config(), job.race) if job.peer is None else race_peer(job, job.race)
+    with tempfile.TemporaryDirectory() as cache:
+        # A compilation begins with nothing and stays within this process, so that the clock sees all of it.
+        os.environ.update(TORCHINDUCTOR_CACHE_DIR=cache, TORCHINDUCTOR_COMPILE_THREADS="1")
+        result = race_ours(job.load_config(), job.race) if job.peer is None else race_peer(job, job.race)
     packages = () if job.peer is None else (job.peer.package,)
     job.write_result({**result, "date": today(), "versions": versions(packages), "machine": machine()})
