@@ -51,9 +51,9 @@ def figure(path: Path, width: float, height: float, **layout: Any) -> Iterator[t
 def draw_learning_curves(panels: Mapping[str, Sequence[Curve]], path: Path) -> None:
     """A panel for each task: interquartile means over the seeds with their 95 % intervals."""
     rows = -(-len(panels) // COLUMNS)
-    colors: dict[str, str] = {}
     with figure(path, 11, 3.4 * rows, nrows=rows, ncols=COLUMNS) as (_, axes):
         for axis, (task, curves) in zip(axes.flat, panels.items(), strict=False):
+            colors: dict[str, str] = {}
             for curve in curves:
                 color = colors.setdefault(curve.group, f"C{len(colors) % 10}")
                 mean, bounds = interquartile_mean_curve(curve.returns)
