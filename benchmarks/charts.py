@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from report import Ratio, Results, Series, bar_of
-from workloads import OURS, WORKLOADS
+from workloads import COMPILED, OURS, WORKLOADS
 
 from rl_training.bench.charts import figure
 
@@ -39,30 +39,32 @@ def groups(results: Results) -> Iterator[Group]:
     for name, series in results.items():
         candidates = WORKLOADS[name].candidates
         measured = {key: series[key] for key in candidates if key in series and series[key].rounds}
-        others = [key for key in measured if key != OURS]
+        others = [key for key in measured if key not in (OURS, COMPILED)]
         peers = [key for key in others if not candidates[key].is_limit]
-        if OURS in measured and others:
+        if len(measured) > len(others) > 0:
             for rate in WORKLOADS[name].bars:
                 unit = max(peers or others, key=lambda key: median(measured[key].cpu_rates(rate)))
                 yield Group(f"{name}: {rate}", unit, [_bar(name, rate, key, measured, unit) for key in measured])
 
 
 def _bar(name: str, rate: str, key: str, measured: Mapping[str, Series], unit: str) -> Bar:
-    ratio = Ratio.of(measured[key], measured[unit], rate)
-    assert ratio is not None
     workload = WORKLOADS[name]
-    if key != OURS:
+    ratio = _ratio(measured, key, unit, rate)
+    if key not in (OURS, COMPILED):
         return Bar(key, ratio, "limit" if workload.candidates[key].is_limit else "peer")
     targets, missed = [], False
     for other in measured:
-        wanted = None if other == OURS else bar_of(workload, workload.candidates[other], rate)
+        wanted = None if other in (OURS, COMPILED) else bar_of(workload, key, other, rate)
         if wanted is not None:
-            against, scale = Ratio.of(measured[OURS], measured[other], rate), Ratio.of(measured[other], measured[unit], rate)
-            assert against is not None
-            assert scale is not None
-            targets.append(wanted * scale.median)
-            missed = missed or against.median < wanted
+            targets.append(wanted * _ratio(measured, other, unit, rate).median)
+            missed = missed or _ratio(measured, key, other, rate).median < wanted
     return Bar(key, ratio, "no bar" if not targets else "missed" if missed else "reached", max(targets, default=None))
+
+
+def _ratio(measured: Mapping[str, Series], one: str, other: str, rate: str) -> Ratio:
+    ratio = Ratio.of(measured[one], measured[other], rate)
+    assert ratio is not None
+    return ratio
 
 
 def draw_speed(results: Results, path: Path) -> bool:

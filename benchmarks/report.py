@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from measure import Measurement
-from workloads import OURS, WORKLOADS, Candidate, Workload
+from workloads import COMPILED, OURS, WORKLOADS, Workload
 
 from rl_training.bench.document import markdown_table
 
-HEADER = ("workload", "rate", "ours / CPU s", "against", "its rate / CPU s", "ratio", "bar", "", "wall: ours, it")
+HEADER = ("workload", "rate", "we", "our rate / CPU s", "against", "its rate / CPU s", "ratio", "bar", "", "wall: ours, its")
 #: Candidates whose amounts of work differ by more than this share did not do the same job.
 WORK_TOLERANCE = 0.01
 
@@ -57,11 +57,15 @@ Results = Mapping[str, Mapping[str, Series]]
 NOT_MEASURED = Series(absent="not measured")
 
 
-def bar_of(workload: Workload, candidate: Candidate, rate: str) -> float | None:
-    """What our rate divided by the candidate's must reach: its own bar, or the workload's unless it is a limit."""
+def bar_of(workload: Workload, mine: str, name: str, rate: str) -> float | None:
+    """What the rate of this one of ours, divided by the other's, must reach."""
+    candidate = workload.candidates[name]
     if candidate.bars is not None:
-        return candidate.bars.get(rate)
-    return None if candidate.is_limit else workload.bars[rate]
+        best = COMPILED if COMPILED in workload.candidates else OURS
+        return candidate.bars.get(rate) if mine == best else None
+    if candidate.is_limit:
+        return None
+    return (workload.bars if mine == OURS else workload.compiled_bars).get(rate)
 
 
 def verdict(ratio: float, bar: float | None) -> str:
@@ -75,30 +79,44 @@ def table(results: Results) -> str:
 
 def _rows(workload_name: str, series: Mapping[str, Series]) -> Iterator[tuple[str, ...]]:
     workload = WORKLOADS[workload_name]
-    ours = series.get(OURS, NOT_MEASURED)
     for rate in workload.bars:
-        for name, candidate in workload.candidates.items():
-            if name != OURS:
-                label = f"limit: {name}" if candidate.is_limit else name
-                other = series.get(name, NOT_MEASURED)
-                yield (workload_name, rate, *_comparison(ours, label, other, rate, bar_of(workload, candidate, rate)))
+        for mine in (OURS, COMPILED):
+            for name, candidate in workload.candidates.items():
+                if mine in workload.candidates and name not in (OURS, COMPILED):
+                    label = f"{name} (limit)" if candidate.is_limit else name
+                    one, other = (series.get(key, NOT_MEASURED) for key in (mine, name))
+                    bar = bar_of(workload, mine, name, rate)
+                    yield (workload_name, rate, mine, *_comparison(one, label, other, rate, bar))
 
 
 def _comparison(ours: Series, label: str, other: Series, rate: str, bar: float | None) -> tuple[str, ...]:
     bar_text = "-" if bar is None else f"{bar:g}"
-    our_text = ours.absent or _spread(ours.cpu_rates(rate), ",.0f")
-    other_text = other.absent or _spread(other.cpu_rates(rate), ",.0f")
+    our_text, other_text = (series.absent or _spread(series.cpu_rates(rate)) for series in (ours, other))
     ratio = Ratio.of(ours, other, rate)
     if ratio is None:
         return (our_text, label, other_text, "-", bar_text, "", "-")
-    wall = f"{median(ours.wall_rates(rate)):,.0f}, {median(other.wall_rates(rate)):,.0f}"
+    wall = ", ".join(_rate(median(series.wall_rates(rate))) for series in (ours, other))
     return (our_text, label, other_text, str(ratio), bar_text, verdict(ratio.median, bar), wall)
 
 
-def _spread(values: Sequence[float], form: str) -> str:
-    if max(values) < 10:  # updates of large networks: whole numbers would say nothing
-        form = ".2f"
-    return f"{median(values):{form}} ({min(values):{form}}..{max(values):{form}})"
+def _spread(values: Sequence[float]) -> str:
+    return f"{_rate(median(values))} ({_rate(min(values))}..{_rate(max(values))})"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def outcomes(results: Results) -> list[str]:
+    """A sentence for each share that a workload of ours measured beside its rates."""
+    sentences = []
+    for workload_name, series in results.items():
+        rounds = series[OURS].rounds if OURS in series else []
+        for name in rounds[0].outcome if rounds else ():
+            if name.endswith("share"):
+                share = median(measurement.outcome[name] for measurement in rounds)
+                sentences.append(f"{workload_name}: {name} {share:.1%} of the time.")
+    return sentences
 
 
 def compile_times(results: Results) -> list[str]:
@@ -108,7 +126,7 @@ def compile_times(results: Results) -> list[str]:
         for name, candidate in series.items():
             seconds = [measurement.compile_seconds for measurement in candidate.rounds if measurement.compile_seconds]
             if seconds:
-                sentences.append(f"{workload_name}, {name}: {_spread(seconds, '.1f')} s")
+                sentences.append(f"{workload_name}, {name}: {_spread(seconds)} s")
     return sentences
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from charts import draw_speed
 from measure import Measurement, Rate
-from report import Series, compile_times, table, work_differences
+from report import Series, compile_times, outcomes, table, work_differences
 from workloads import WORKLOADS
 
 from rl_training.bench.document import write_section
@@ -131,6 +131,7 @@ def report(known: Mapping[str, Any], page: Path | None) -> str:
     parts = [table(results), "\n".join(f"- {name}: {WORKLOADS[name].title}" for name in results)]
     if times := compile_times(results):
         parts.append("Compiling took, apart from the rates: " + "; ".join(times) + ".")
+    parts += outcomes(results)
     parts += [f"NOT COMPARABLE: {sentence}." for sentence in work_differences(results)]
     parts += [
         f"OUTDATED: {name} was measured with other settings than it has now."
@@ -157,7 +158,7 @@ def _series(candidates: Mapping[str, Any]) -> dict[str, Series]:
 
 def _differ(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """A setting that did not exist then counts as what it is by default now."""
-    now = json.loads(json.dumps(now))
+    then, now = (json.loads(json.dumps(settings)) for settings in (then, now))  # in a file a tuple is a list
     return any(now.get(key) != value for key, value in then.items())
 
 

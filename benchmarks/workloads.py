@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from measure import Measurement
 
 from rl_training.bench.machine import package_version
 
-#: Every ratio is the rate of this candidate divided by that of another.
-OURS = "ours"
+#: Every ratio is the rate of one of these candidates divided by that of another.
+OURS, COMPILED = "ours", "ours, compiled"
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Candidate:
 
     target: str  # module:function
     package: str  # without this distribution the candidate is skipped
-    is_limit: bool = False  # a bare program that shows the ceiling
-    bars: Mapping[str, float] | None = None  # in place of the workload's; of a limit: the shares of it that we must reach
+    is_limit: bool = False  # a bare program that shows the ceiling: the workload's bars do not apply to it
+    bars: Mapping[str, float] | None = None  # instead of the workload's, for the compiled one of ours if there is one
 
     @property
     def is_installed(self) -> bool:
@@ -40,12 +40,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Workload:
-    """The same settings for every candidate, and for each rate the ratio to a peer that we must reach (to a limit: none)."""
+    """The same settings for every candidate, and for each rate the ratio to a peer that we must reach."""
 
     title: str
     settings: DQNSettings | PPOSettings | ReplaySettings
-    bars: Mapping[str, float]
+    bars: Mapping[str, float | None]  # none: no bar
     candidates: Mapping[str, Candidate]
+    compiled_bars: Mapping[str, float] = field(default_factory=dict)  # for our compiled candidate
 
 
 @dataclass(frozen=True)

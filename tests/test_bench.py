@@ -20,6 +20,7 @@ from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import Peer, Reference, load_entries
 from rl_training.bench.report import learning_table, made_with, peer_table, race_table
+from rl_training.bench.runner import locked
 from rl_training.bench.store import load_results, record
 from rl_training.cli import main
 from rl_training.errors import ConfigError
@@ -145,8 +146,8 @@ def test_side_by_side_only_seeds_that_both_have_count() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "cells"),
     [
-        ([10, 20, 30], [60, 60, 90], ["20.0", "60.0", "3.0", "3", "reached"]),
-        ([10, 20, 30], [59, 59, 59], ["20.0", "59.0", "2.9", "3", "MISSED"]),
+        ([10, 20, 30], [60, 60, 90], ["20.0", "60.0", "3.00", "3", "reached"]),
+        ([10, 20, 30], [59, 59, 59], ["20.0", "59.0", "2.95", "3", "MISSED"]),
         ([10, None, None], [5, 6, 7], ["unsolved", "6.0", "-", "3", "MISSED"]),
         ([10, None, 20], [5, None, None], ["20.0", "unsolved", "more than can be said", "3", "reached"]),
     ],
@@ -237,7 +238,7 @@ def test_a_failing_run_is_named_and_the_others_go_on(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_bench_goes_on(number: signal.Signals) -> None:
     """Its runs notice, save and end; the next bench finishes them bit for bit as if nothing had been."""
-    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=6000, checkpoint={"interval": 100})))
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=3000, checkpoint={"interval": 100})))
     main(["train", "--config", "tiny.yaml", "--output-dir", "whole", "--quiet"])
     command = [*CLI, *BENCH, "--seeds", "1", "--jobs", "1"]
     bench = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -248,7 +249,8 @@ def test_a_stopped_bench_goes_on(number: signal.Signals) -> None:
     os.kill(bench.pid, number)
     bench.communicate(timeout=60)
     assert bench.returncode == (130 if number == signal.SIGINT else -number)
-    assert not (run / "evaluation.json").exists()
+    with locked(Job("tiny.yaml", 0, Path("runs"))):  # once its process has ended
+        assert not (run / "evaluation.json").exists(), "the run did not notice that its bench had gone"
     again = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stderr
     assert step_directories(run)

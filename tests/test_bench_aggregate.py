@@ -55,7 +55,10 @@ def test_a_curve_is_the_mean_at_every_point() -> None:
     ],
 )
 def test_the_probability_of_improvement(ours: list[list[float]], theirs: list[list[float]], probability: float) -> None:
+    from rliable.metrics import probability_of_improvement as by_rank_test
+
     estimate = probability_of_improvement(np.array(ours, float), np.array(theirs, float))
+    assert by_rank_test(np.array(ours), np.array(theirs)) == pytest.approx(probability)
     assert estimate.value == pytest.approx(probability)
     assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
 

@@ -12,19 +12,15 @@ import speed
 from charts import draw_speed, groups
 from measure import Measurement, Rate
 from report import Ratio, Series, compile_times, table, work_differences
-from workloads import OURS, WORKLOADS, Candidate
+from workloads import COMPILED, OURS, WORKLOADS, Candidate
 
 RATE = "env steps"
 
 
 def series(*rates: float, compile_seconds: float = 0.0, updates: int = 100) -> Series:
     """A second of work a round."""
-    return Series(
-        [
-            Measurement({RATE: Rate(int(rate), 1.0, 2.0)}, {"updates": updates}, compile_seconds=compile_seconds)
-            for rate in rates
-        ]
-    )
+    work, outcome = {"updates": updates}, {"idle share": 0.25}
+    return Series([Measurement({RATE: Rate(int(rate), 1.0, 2.0)}, work, outcome, compile_seconds) for rate in rates])
 
 
 @pytest.fixture
@@ -53,12 +49,34 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_ratios_are_of_rounds_and_every_bar_gets_a_verdict(results: dict[str, dict[str, Series]]) -> None:
-    shown = {row[3]: row[4:] for row in rows(table(results))}
-    assert shown["sb3"] == ["100 (100..300)", "3.00 (2.00..4.00)", "1.8", "reached", "200, 50"]  # 2, 4, 3: not 400 / 100
-    assert shown["tianshou"][1:4] == ["5.00 (4.00..9.00)", "6", "MISSED"]
-    assert shown["limit: compiled"][1:4] == ["0.80 (0.80..0.90)", "0.85", "MISSED"]
-    assert shown["limit: eager"] == ["failed", "-", "-", "", "-"]
-    assert compile_times(results) == ["w1, ours: 20.0 (20.0..20.0) s"]
+    shown = {(row[2], row[4]): row[5:] for row in rows(table(results))}
+    assert shown[OURS, "sb3"] == [
+        "100 (100..300)",
+        "3.00 (2.00..4.00)",
+        "1.8",
+        "reached",
+        "200, 50",
+    ]  # 2, 4, 3: not 400 / 100
+    assert shown[OURS, "tianshou"][1:4] == ["5.00 (4.00..9.00)", "6", "MISSED"]
+    assert shown[OURS, "compiled (limit)"][1:4] == ["0.80 (0.80..0.90)", "0.85", "MISSED"]
+    assert shown[OURS, "eager (limit)"] == ["failed", "-", "-", "", "-"]
+    assert compile_times(results) == ["w1, ours: 20 (20..20) s"]
+
+
+def test_the_compiled_one_of_ours_has_bars_of_its_own(
+    results: dict[str, dict[str, Series]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = WORKLOADS["w1"]
+    candidates = {COMPILED: Candidate("x:y", "rl-training"), **ours.candidates}
+    monkeypatch.setitem(WORKLOADS, "w1", replace(ours, candidates=candidates, compiled_bars={RATE: 3.5}))
+    results["w1"][COMPILED] = series(400, 450, 1200)
+    shown = {(row[2], row[4]): row[6:9] for row in rows(table(results))}
+    assert shown[OURS, "sb3"] == ["3.00 (2.00..4.00)", "1.8", "reached"]
+    assert shown[COMPILED, "sb3"] == ["4.00 (4.00..4.50)", "3.5", "reached"]
+    assert shown[OURS, "compiled (limit)"][1:] == ["-", ""], "a share of the limit is asked of the compiled one"
+    assert shown[COMPILED, "compiled (limit)"] == ["1.20 (0.90..1.60)", "0.85", "reached"]
+    (group,) = groups(results)
+    assert [bar.label for bar in group.bars[:2]] == [COMPILED, OURS]
 
 
 def test_a_candidate_that_did_other_work_is_named(results: dict[str, dict[str, Series]]) -> None:
@@ -125,7 +143,8 @@ def test_the_page_is_written_again_without_measuring(
         "3.00 (2.00..4.00)",
         "OUTDATED: w1",
         "Not measured: w1c,",
-        "Compiling took, apart from the rates: w1, ours: 20.0",
+        "w1: idle share 25.0% of the time.",
+        "Compiling took, apart from the rates: w1, ours: 20 (20..20) s.",
         "- w1: 2026-01-02, 3 rounds; torch 2; a machine; `python benchmarks/speed.py --workloads w1 --rounds 3`",
     ):
         assert part in text

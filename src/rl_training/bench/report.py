@@ -131,7 +131,7 @@ def race_table(peers: Mapping[str, Peer], results: Results) -> str:
         ours, theirs = (median(values) for values in times)
         ratio = theirs / ours if ours < np.inf else float("nan")
         reached = "" if peer.times is None else "reached" if ratio >= peer.times else "MISSED"
-        faster = f"{ratio:.1f}" if ratio < np.inf else "-" if ratio != ratio else "more than can be said"
+        faster = f"{ratio:.2f}" if ratio < np.inf else "-" if ratio != ratio else "more than can be said"
         mine_text, other_text = (", ".join(map(_time_text, values)) for values in times)
         rows.append(
             (config, goal, mine_text, _time_text(ours), peer.package, other_text, _time_text(theirs), faster, bar, reached)

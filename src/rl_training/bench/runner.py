@@ -62,7 +62,7 @@ class Runner:
 
     def _run(self, job: Job) -> str | None:
         """One job to its end; what went wrong, or None."""
-        with _locked(job) as lock:
+        with locked(job) as lock:
             if self._stopping.is_set() or job.is_finished():
                 return None
             with tempfile.TemporaryFile() as errors:
@@ -118,7 +118,7 @@ class Runner:
 
 
 @contextlib.contextmanager
-def _locked(job: Job) -> Iterator[IO[bytes]]:
+def locked(job: Job) -> Iterator[IO[bytes]]:
     """Waits until no other process works on the job."""
     job.path.parent.mkdir(parents=True, exist_ok=True)
     with job.path.with_name(f".{job.path.name}.lock").open("wb") as lock:
