@@ -224,6 +224,8 @@ def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.Capt
 def assert_refused_after_a_change(capsys: pytest.CaptureFixture[str]) -> None:
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", algo_kwargs={"gamma": 0.9})))
     assert_refused(capsys, BENCH, "seed0", "another version of tiny.yaml")
+    assert main([*BENCH, "--report"]) == 0
+    assert "OUTDATED, the config has changed: pass: 2 of 2" in capsys.readouterr().out
 
 
 def test_a_failing_run_is_named_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:

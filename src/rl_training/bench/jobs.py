@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from datetime import date
@@ -23,6 +24,11 @@ from rl_training.experiment.run import CONFIG_FILE, EVALUATION_FILE, is_run
 JOB_FILE, RACE_FILE = "job.json", "race.json"
 #: What of our config binds a peer: the task and the protocol, not our settings.
 TASK_KEYS = ("env_id", "env_kwargs", "wrappers", "total_timesteps", "eval")
+
+
+def config_digest(config: str) -> str:
+    """What a config file says, in a few characters; a new setting that it does not name leaves it alone."""
+    return hashlib.sha256(json.dumps(load_config_data(config), sort_keys=True).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +118,7 @@ class Job:
             "steps": result["step"],
             "seconds": max(record["time/cpu_seconds"] for record in timed) if timed else None,
             "curve": [[record["step"], round(record["return_mean"], 2)] for record in curve],
+            "config": config_digest(self.config),
             "date": date.fromtimestamp(self.result_file.stat().st_mtime).isoformat(),
             "versions": self._versions(),
             "machine": machine(),

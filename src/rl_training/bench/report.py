@@ -12,6 +12,7 @@ import numpy as np
 from rl_training.bench.aggregate import interquartile_mean, matrix, normalised, probability_of_improvement
 from rl_training.bench.charts import Curve, draw_learning_curves
 from rl_training.bench.document import markdown_table
+from rl_training.bench.jobs import config_digest
 from rl_training.bench.references import Peer, Reference
 from rl_training.bench.store import Outcomes, by_seed
 from rl_training.errors import ConfigError
@@ -62,12 +63,25 @@ def learning_table(references: Mapping[str, Reference], results: Results) -> str
                 f"{median(returns):.1f}",
                 ", ".join(f"{value:.0f}" for value in returns),
                 bar,
-                "no reference" if reference is None else reference.verdict(returns),
+                f"{_outdated(config, outcomes)}{'no reference' if reference is None else reference.verdict(returns)}",
                 source,
                 _seconds_of(outcomes),
             )
         )
     return markdown_table(LEARNING_HEADER, rows)
+
+
+def _outdated(config: str, outcomes: Outcomes) -> str:
+    """A warning before a verdict on runs of a config that says something else now."""
+    known = {outcome["config"] for outcome in outcomes.values() if "config" in outcome}
+    return "OUTDATED, the config has changed: " if known - {_digest(config)} else ""
+
+
+def _digest(config: str) -> str | None:
+    try:
+        return config_digest(config)
+    except ConfigError:  # there is no such config any more
+        return None
 
 
 def peer_table(peers: Mapping[str, Peer], ours: Results, theirs: Results) -> str:
