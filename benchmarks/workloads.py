@@ -99,9 +99,13 @@ class ReplaySettings:
 
 W1 = DQNSettings()
 
+#: Beside the peers that have a bar.
+AXIOMRL_DQN = Candidate("candidates.axiomrl_value:dqn", "axiomrl", bars={})
+
 DQN_CANDIDATES = {
     OURS: Candidate("candidates.ours:dqn", "rl-training"),
     "sb3": Candidate("candidates.sb3:dqn", "stable-baselines3"),
+    "axiomrl": AXIOMRL_DQN,
 }
 
 WORKLOADS: dict[str, Workload] = {
@@ -124,6 +128,7 @@ WORKLOADS: dict[str, Workload] = {
         candidates={
             OURS: Candidate("candidates.ours:dqn", "rl-training"),
             "sb3-contrib": Candidate("candidates.sb3_contrib_:qr_dqn", "sb3-contrib"),
+            "axiomrl": AXIOMRL_DQN,
         },
     ),
     "w2b": Workload(
@@ -133,6 +138,7 @@ WORKLOADS: dict[str, Workload] = {
         candidates={
             OURS: Candidate("candidates.ours:dqn", "rl-training"),
             "tianshou": Candidate("candidates.tianshou_:c51", "tianshou"),
+            "axiomrl": AXIOMRL_DQN,
         },
     ),
     "w7": Workload(
