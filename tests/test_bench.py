@@ -249,7 +249,8 @@ def test_a_stopped_bench_goes_on(number: signal.Signals) -> None:
         assert bench.poll() is None, bench.communicate()
         time.sleep(0.01)
     os.kill(bench.pid, number)
-    bench.communicate(timeout=60)
+    _, told = bench.communicate(timeout=60)
+    assert ("the same command goes on" in told) == (number == signal.SIGINT)
     assert bench.returncode == (130 if number == signal.SIGINT else -number)
     with locked(Job("tiny.yaml", 0, Path("runs"))):  # once its process has ended
         assert not (run / "evaluation.json").exists(), "the run did not notice that its bench had gone"

@@ -80,12 +80,14 @@ class Job:
 
     def is_current(self) -> bool:
         """Whether what lies at its place was run with the settings as they are now."""
-        if self.peer is None and self.race is None:
-            then: Any = resolve_config(load_config_data(str(self.path / CONFIG_FILE))).describe()
-            then.pop("seed")
-        else:
-            then = json.loads((self.path / JOB_FILE).read_text("utf-8"))
-        return bool(then == self.description())
+        now = self.description()
+        if self.peer is not None or self.race is not None:
+            return bool(json.loads((self.path / JOB_FILE).read_text("utf-8")) == now)
+        try:
+            then = resolve_config(load_config_data(str(self.path / CONFIG_FILE))).describe()
+        except ConfigError:  # of a version that had other settings
+            return False
+        return {**then, "seed": None} == {**now, "seed": None}
 
     def is_begun(self) -> bool:
         return is_run(self.path) or (self.path / JOB_FILE).exists()

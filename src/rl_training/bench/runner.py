@@ -55,6 +55,7 @@ class Runner:
                     if not done:
                         self._say(self._running())
             except BaseException:
+                print("stopping: the runs save; the same command goes on with them", file=self._stream, flush=True)
                 self._stop()
                 pool.shutdown(cancel_futures=True)
                 raise
