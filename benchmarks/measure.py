@@ -31,7 +31,6 @@ class Measurement:
     rates: dict[str, Rate]
     work: dict[str, int] = field(default_factory=dict)
     outcome: dict[str, float] = field(default_factory=dict)
-    compile_seconds: float = 0.0  # told apart; not in the rates
 
 
 class Stopwatch:

@@ -124,8 +124,8 @@ def compile_times(results: Results) -> list[str]:
     sentences = []
     for workload_name, series in results.items():
         for name, candidate in series.items():
-            seconds = [measurement.compile_seconds for measurement in candidate.rounds if measurement.compile_seconds]
-            if seconds:
+            seconds = [measurement.outcome.get("compile seconds", 0.0) for measurement in candidate.rounds]
+            if any(seconds):
                 sentences.append(f"{workload_name}, {name}: {_spread(seconds)} s")
     return sentences
 

@@ -43,7 +43,7 @@ class Workload:
     """The same settings for every candidate, and for each rate the ratio to a peer that we must reach."""
 
     title: str
-    settings: DQNSettings | PPOSettings | ReplaySettings
+    settings: DQNSettings | PPOSettings | ReplaySettings | UpdateSettings
     bars: Mapping[str, float | None]  # none: no bar
     candidates: Mapping[str, Candidate]
     compiled_bars: Mapping[str, float] = field(default_factory=dict)  # for our compiled candidate
@@ -69,6 +69,24 @@ class DQNSettings:
     final_epsilon: float = 0.05
     num_quantiles: int = 0  # QR-DQN, if not 0 ...
     num_atoms: int = 0  # ... or C51
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """Updates alone, from a full replay of vectors; sampling is part of them."""
+
+    num_quantiles: int = 0
+    num_atoms: int = 0
+    obs_dim: int = 4
+    actions: int = 2
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    batch_size: int = 64
+    buffer_size: int = 100_000
+    learning_rate: float = 1e-3
+    gamma: float = 0.99
+    max_grad_norm: float = 10.0
+    warm_up: int = 200
+    updates: int = 10_000
 
 
 @dataclass(frozen=True)
@@ -99,13 +117,22 @@ class ReplaySettings:
 
 W1 = DQNSettings()
 
-#: Beside the peers that have a bar.
-AXIOMRL_DQN = Candidate("candidates.axiomrl_value:dqn", "axiomrl", bars={})
-
-DQN_CANDIDATES = {
+OUR_DQN = {
     OURS: Candidate("candidates.ours:dqn", "rl-training"),
-    "sb3": Candidate("candidates.sb3:dqn", "stable-baselines3"),
-    "axiomrl": AXIOMRL_DQN,
+    COMPILED: Candidate("candidates.ours:dqn_compiled", "rl-training"),
+}
+#: Further rows, for which no bar is set.
+DQN_OTHERS = {
+    "axiomrl": Candidate("candidates.axiomrl_value:dqn", "axiomrl", bars={}),
+    "bare torch": Candidate("candidates.limit:eager", "torch", is_limit=True),
+    "bare torch, compiled": Candidate("candidates.limit:compiled", "torch", is_limit=True),
+}
+DQN_CANDIDATES = {**OUR_DQN, "sb3": Candidate("candidates.sb3:dqn", "stable-baselines3"), **DQN_OTHERS}
+UPDATE_CANDIDATES = {
+    OURS: Candidate("candidates.ours:update", "rl-training"),
+    COMPILED: Candidate("candidates.ours:update_compiled", "rl-training"),
+    "bare torch": Candidate("candidates.limit:update_eager", "torch", is_limit=True),
+    "bare torch, compiled": Candidate("candidates.limit:update_compiled", "torch", is_limit=True, bars={"updates": 0.85}),
 }
 
 WORKLOADS: dict[str, Workload] = {
@@ -113,33 +140,45 @@ WORKLOADS: dict[str, Workload] = {
         title="DQN, CartPole, 1 env, an update every step",
         settings=W1,
         bars={"env steps": 1.8},
+        compiled_bars={"env steps": 3.5},
         candidates=DQN_CANDIDATES,
     ),
     "w1c": Workload(
         title="DQN, CartPole, 8 envs, an update every 8 steps",
         settings=replace(W1, num_envs=8, steps_per_update=8),
         bars={"env steps": 2.0},
+        compiled_bars={"env steps": 2.8},
         candidates=DQN_CANDIDATES,
     ),
     "w2": Workload(
         title="w1 with QR-DQN, 51 quantiles",
         settings=replace(W1, num_quantiles=51, total_steps=8_000),
         bars={"env steps": 1.8},
+        compiled_bars={"env steps": 5.0},
         candidates={
-            OURS: Candidate("candidates.ours:dqn", "rl-training"),
+            **OUR_DQN,
             "sb3-contrib": Candidate("candidates.sb3_contrib_:qr_dqn", "sb3-contrib"),
-            "axiomrl": AXIOMRL_DQN,
+            **DQN_OTHERS,
         },
     ),
     "w2b": Workload(
         title="w1 with C51, 51 atoms",
         settings=replace(W1, num_atoms=51, total_steps=8_000),
         bars={"env steps": 3.0},
-        candidates={
-            OURS: Candidate("candidates.ours:dqn", "rl-training"),
-            "tianshou": Candidate("candidates.tianshou_:c51", "tianshou"),
-            "axiomrl": AXIOMRL_DQN,
-        },
+        compiled_bars={"env steps": 6.0},
+        candidates={**OUR_DQN, "tianshou": Candidate("candidates.tianshou_:c51", "tianshou"), **DQN_OTHERS},
+    ),
+    "w3": Workload(
+        title="DQN updates alone, batch 64",
+        settings=UpdateSettings(),
+        bars={"updates": None},
+        candidates=UPDATE_CANDIDATES,
+    ),
+    "w3q": Workload(
+        title="QR-DQN updates alone, batch 64, 51 quantiles",
+        settings=UpdateSettings(num_quantiles=51, updates=4_000),
+        bars={"updates": None},
+        candidates=UPDATE_CANDIDATES,
     ),
     "w7": Workload(
         title="PPO, CartPole, 8 envs x 128 steps, 4 epochs of 4 minibatches",
@@ -147,6 +186,7 @@ WORKLOADS: dict[str, Workload] = {
         bars={"env steps": 1.7},
         candidates={
             OURS: Candidate("candidates.ours:ppo", "rl-training"),
+            COMPILED: Candidate("candidates.ours:ppo_compiled", "rl-training"),
             "sb3": Candidate("candidates.sb3:ppo", "stable-baselines3"),
         },
     ),

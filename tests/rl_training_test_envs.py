@@ -130,26 +130,6 @@ class OffsetActionsEnv(RandomWalkEnv):
         return super().step(int(action) - 5)
 
 
-class RecallEnv(gym.Env[Obs, Any]):
-    """Shows a cue (+-1) in its first observation and asks for it in the last: reward 1 for the matching action, else -1."""
-
-    def __init__(self, delay: int = 3) -> None:
-        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
-        self.action_space = spaces.Discrete(2)
-        self._delay, self._steps, self._cue = delay, 0, 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._steps, self._cue = 0, int(self.np_random.integers(2))
-        return np.array([2 * self._cue - 1, 0], np.float32), {}
-
-    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        over = self._steps > self._delay
-        reward = (1.0 if action == self._cue else -1.0) if over else 0.0
-        return np.array([0, self._steps == self._delay], np.float32), reward, over, False, {}
-
-
 class OddSpacesEnv(gym.Env[Any, Any]):
     """Has whatever spaces it is told to have: ``dict`` or ``image`` observations, ``multi`` actions."""
 
@@ -237,7 +217,6 @@ for _name in (
     "LeftoverEnv",
     "FaultyEnv",
     "OffsetActionsEnv",
-    "RecallEnv",
     "OddSpacesEnv",
     "MaskedEnv",
     "ImageWalkEnv",

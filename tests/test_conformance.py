@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import rl_training_test_envs as test_envs
-from conftest import OFF_POLICY, tiny_config
+import torch
+from conftest import OFF_POLICY, settings_of, tiny_config
 
-from rl_training.data import ReplayBuffer
+from rl_training.data import RecurrentReplayBuffer, ReplayBuffer
 from rl_training.envs.pool import EnvPool, Episode
 from rl_training.rng import derive_seed
 from rl_training.runtime.learner import OffPolicyLearner
@@ -67,7 +68,7 @@ def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, 
         env_kwargs={"length": LENGTH, "end": end},
         num_envs=num_envs,
         total_timesteps=66,
-        algo_kwargs={"gamma": GAMMA, "learning_starts": 30, "buffer_size": 100},
+        algo_kwargs={"gamma": GAMMA, "learning_starts": 30, "buffer_size": 100, **settings_of(algo, {"n_step": 1})},
         eval={"interval": 20, "final_episodes": 1, "episodes": 1, "num_envs": 1},
     )
     trainer = NotingTrainer(config)
@@ -75,10 +76,32 @@ def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, 
     assert isinstance(trainer.pool, NotingPool)
     assert isinstance(trainer.learner, OffPolicyLearner)
     buffer = trainer.learner.buffer
-    assert isinstance(buffer, ReplayBuffer)
-    batch = buffer.gather(np.arange(len(buffer)))
-    stored = sorted(zip(*(field.tolist() for field in batch[:5]), strict=True))
     by_env = list(zip(*trainer.pool.taken, strict=True))
     expected = [row for i, actions in enumerate(by_env) for row in hand_written_loop(config.seed, i, end, list(actions))]
-    assert len(stored) == 66
-    assert stored == sorted(expected)
+    if isinstance(buffer, RecurrentReplayBuffer):
+        stored = steps_of_sequences(buffer)
+        whole = sum(len(actions) // LENGTH * LENGTH for actions in by_env)  # of the open episodes nothing is complete
+        expected = [row for i, actions in enumerate(by_env) for row in expected_whole(config.seed, i, end, list(actions))]
+    else:
+        assert isinstance(buffer, ReplayBuffer)
+        batch = buffer.gather(np.arange(len(buffer)))
+        stored, whole = list(zip(*(field.tolist() for field in batch[:5]), strict=True)), 66
+    assert len(stored) == whole
+    assert sorted(stored) == sorted(expected)
+
+
+def expected_whole(seed: int, env_index: int, end: str, actions: list[int]) -> list[tuple[Any, ...]]:
+    """The transitions of finished episodes."""
+    return hand_written_loop(seed, env_index, end, actions)[: len(actions) // LENGTH * LENGTH]
+
+
+def steps_of_sequences(buffer: RecurrentReplayBuffer) -> list[tuple[Any, ...]]:
+    """What a buffer of sequences holds, as transitions; each step bootstraps from the observation after it."""
+    batch = buffer.gather(buffer._slots_of(np.arange(len(buffer))))
+    rows = []
+    for t, b in torch.nonzero(batch.mask).tolist():
+        following = int(batch.bootstrap[t, b])
+        assert following == t + 1
+        scalars = (field[t, b].item() for field in (batch.action, batch.reward))
+        rows.append((batch.obs[t, b].tolist(), *scalars, batch.obs[following, b].tolist(), batch.discount[t, b].item()))
+    return rows

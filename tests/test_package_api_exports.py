@@ -15,11 +15,11 @@ from rl_training.algorithms.config import AlgorithmConfig
 from rl_training.experiment.registry import REGISTRY
 
 PROMISED = {
-    "rl_training": ["DQN", "ManagedAlgorithm", "load_agent"],
-    "rl_training.api": ["DQN", "ManagedAlgorithm", "load_agent"],
-    "rl_training.algorithms": ["DQN", "dqn_loss"],
-    "rl_training.data": ["NStepAccumulator", "ReplayBuffer"],
-    "rl_training.models": ["MLPQNetwork"],
+    "rl_training": ["DQN", "DRQN", "R2D2", "ManagedAlgorithm", "load_agent"],
+    "rl_training.api": ["DQN", "DRQN", "R2D2", "ManagedAlgorithm", "load_agent"],
+    "rl_training.algorithms": ["DQN", "DRQN", "R2D2", "dqn_loss"],
+    "rl_training.data": ["NStepAccumulator", "PrioritizedRecurrentReplayBuffer", "RecurrentReplayBuffer", "ReplayBuffer"],
+    "rl_training.models": ["LSTMQNetwork", "MLPQNetwork"],
 }
 
 
@@ -40,6 +40,13 @@ def test_promised_names_are_exported(module_name: str) -> None:
         ("rl_training.algorithms.dqn", "DQN"),
         ("rl_training.algorithms.dqn", "dqn_loss"),
         ("rl_training.runtime.dqn_trainer", "train_dqn"),
+        ("rl_training.data.recurrent_replay_buffer", "RecurrentReplayBuffer"),
+        ("rl_training.data.prioritized_recurrent_replay_buffer", "PrioritizedRecurrentReplayBuffer"),
+        ("rl_training.models.recurrent.lstm_q_network", "LSTMQNetwork"),
+        ("rl_training.algorithms.drqn", "DRQN"),
+        ("rl_training.algorithms.r2d2", "R2D2"),
+        ("rl_training.runtime.drqn_trainer", "train_drqn"),
+        ("rl_training.runtime.r2d2_trainer", "train_r2d2"),
         ("rl_training.api.algorithms", "ManagedAlgorithm"),
     ],
 )

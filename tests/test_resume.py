@@ -79,6 +79,11 @@ def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> Non
         "normalize_rewards": True,
         "sequence_length": 5,
         "shared_lstm": True,
+        "overlap": 2,
+        "burn_in": 3,
+        "rescale_values": True,
+        "previous_inputs": True,
+        "epsilon_spread": 2.0,
     }
     values: dict[str, Any] = {"num_envs": 3, "seed": 11, "algo_kwargs": settings_of(algo, every)}
     whole, parted = tmp_path / "whole", tmp_path / "parted"
@@ -95,7 +100,15 @@ def test_resume_is_bit_exact_with_images(algo: str, prioritized: bool, tmp_path:
         "env_id": "rl_training_test_envs:ImageWalk-v0",
         "num_envs": 2,
         "total_timesteps": 100,
-        "algo_kwargs": {"frame_stack": 3, "buffer_size": 40, "n_step": 2, "train_freq": 4, "prioritized": prioritized},
+        "algo_kwargs": {
+            "frame_stack": 3,
+            "buffer_size": 90,
+            "n_step": 2,
+            "train_freq": 4,
+            **settings_of(
+                algo, {"prioritized": prioritized, "cnn_layers": [[4, 8, 4]], "burn_in": 2, "previous_inputs": True}
+            ),
+        },
     }
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     train_to(tiny_config(algo, **values, output_dir=str(whole)))

@@ -19,20 +19,20 @@ RATE = "env steps"
 
 def series(*rates: float, compile_seconds: float = 0.0, updates: int = 100) -> Series:
     """A second of work a round."""
-    work, outcome = {"updates": updates}, {"idle share": 0.25}
-    return Series([Measurement({RATE: Rate(int(rate), 1.0, 2.0)}, work, outcome, compile_seconds) for rate in rates])
+    work, outcome = {"updates": updates}, {"idle share": 0.25, "compile seconds": compile_seconds}
+    return Series([Measurement({RATE: Rate(int(rate), 1.0, 2.0)}, work, outcome) for rate in rates])
 
 
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Series]]:
     """w1 with two peers, one of them with a bar of its own, and a limit with a share to reach."""
     candidates = {
-        **WORKLOADS["w1"].candidates,
+        **{name: WORKLOADS["w1"].candidates[name] for name in (OURS, "sb3")},
         "tianshou": Candidate("x:y", "tianshou", bars={RATE: 6.0}),
         "compiled": Candidate("x:y", "torch", is_limit=True, bars={RATE: 0.85}),
         "eager": Candidate("x:y", "torch", is_limit=True),
     }
-    monkeypatch.setitem(WORKLOADS, "w1", replace(WORKLOADS["w1"], bars={RATE: 1.8}, candidates=candidates))
+    monkeypatch.setitem(WORKLOADS, "w1", replace(WORKLOADS["w1"], bars={RATE: 1.8}, candidates=candidates, compiled_bars={}))
     return {
         "w1": {
             OURS: series(200, 400, 900, compile_seconds=20.0),
@@ -156,7 +156,7 @@ def test_files_of_before_are_read(results: dict[str, dict[str, Series]], tmp_pat
     old = kept(results["w1"], bars={RATE: 1.8})
     for one in old["candidates"].values():
         for measurement in one["rounds"]:
-            del measurement["compile_seconds"]
+            del measurement["outcome"]["compile seconds"]
     path = tmp_path / "speed.json"
     path.write_text(json.dumps({"versions": {"torch": "1"}, "machine": "x86_64", "workloads": {"w1": old}}))
     text = speed.report(speed.load_measurements(path), None)

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rl_training.errors import ConfigError, ObservationError, RLTrainingError
+from rl_training.errors import ConfigError, ObservationError, RLTrainingError, did_you_mean
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer, TrainResult
 
 USER_ERROR = 2
+#: what a line for `predict` may hold
+PREDICT_KEYS = ("obs", "action_mask", "reward", "episode_start")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -143,7 +145,8 @@ def _add_predict(commands: Any) -> None:
     predict.add_argument(
         "--obs",
         metavar="JSON_OR_FILE",
-        help='one observation as JSON (or {"obs": ..., "action_mask": ...}), or a file of them, one a line; default: stdin',
+        help='one observation as JSON, or an object with "obs" and perhaps "action_mask", "reward" (of the action before), '
+        '"episode_start" (the memory begins anew); or a file of them, one a line; default: stdin',
     )
 
 
@@ -250,7 +253,7 @@ def _print_summary(result: TrainResult, run_dir: str) -> None:
     evaluation = result.evaluation
     assert evaluation is not None
     total = sum(result.seconds.values())
-    shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items())
+    shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items() if seconds > 0)
     best = "" if result.best_return is None else f" (best during training: {result.best_return:.1f})"
     now = "" if result.steps_now == result.env_steps else f" ({result.steps_now} of them now)"
     print(
@@ -298,7 +301,11 @@ def _predict(arguments: argparse.Namespace) -> int:
             fields = line if isinstance(line, dict) else {"obs": line}
             if "obs" not in fields:
                 raise ObservationError(f"an object needs the key 'obs', not only {', '.join(fields) or 'nothing'}")
-            action, state = agent.predict(fields["obs"], state, action_mask=fields.get("action_mask"))
+            unknown = [key for key in fields if key not in PREDICT_KEYS]
+            if unknown:
+                raise ObservationError(f"unknown key '{unknown[0]}'{did_you_mean(unknown[0], PREDICT_KEYS)}")
+            options: dict[str, Any] = {key: value for key, value in fields.items() if key != "obs"}
+            action, state = agent.predict(fields["obs"], state, **options)
         except ValueError as error:
             raise ObservationError(f"line {number} is not JSON: {error}") from error
         except ObservationError as error:

@@ -2,15 +2,19 @@
 
 from rl_training.algorithms.c51 import C51, categorical_projection
 from rl_training.algorithms.dqn import DQN, dqn_loss
+from rl_training.algorithms.drqn import DRQN
 from rl_training.algorithms.ppo import PPO, gae, ppo_loss
 from rl_training.algorithms.qr_dqn import QRDQN, quantile_huber_loss
+from rl_training.algorithms.r2d2 import R2D2
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 
 __all__ = [
     "C51",
     "DQN",
+    "DRQN",
     "PPO",
     "QRDQN",
+    "R2D2",
     "RecurrentPPO",
     "categorical_projection",
     "dqn_loss",

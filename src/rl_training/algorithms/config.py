@@ -42,6 +42,10 @@ class AlgorithmConfig(StrictModel):
     adam_eps: PositiveNumber = Field(1e-8, description="Adam's epsilon")
     max_grad_norm: PositiveNumber | None = Field(10.0, description="gradients are clipped to this norm; none: never")
 
+    def updates_in(self, total_timesteps: int, num_envs: int) -> int:
+        """How many updates a run of so many env steps makes."""
+        raise NotImplementedError
+
     @model_validator(mode="after")
     def _decay_is_whole(self) -> AlgorithmConfig:
         if (self.final_learning_rate is None) != (self.learning_rate_decay_steps == 0):
@@ -61,6 +65,9 @@ class OffPolicyConfig(AlgorithmConfig):
         None,
         description="rewards are learned no larger than this, either sign; returns are told unclipped; none: as they are",
     )
+
+    def updates_in(self, total_timesteps: int, num_envs: int) -> int:
+        return max(total_timesteps - self.learning_starts, 0) // self.train_freq * self.gradient_steps
 
     @model_validator(mode="after")
     def _batch_fits(self) -> OffPolicyConfig:
@@ -99,6 +106,9 @@ class OnPolicyConfig(AlgorithmConfig):
     initial_log_std: Number = Field(0.0, description="log of the first standard deviation of continuous actions")
     cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of the convolutions on images")
     cnn_features: Positive = Field(512, description="width of what the convolutions end in")
+
+    def updates_in(self, total_timesteps: int, num_envs: int) -> int:
+        return total_timesteps // (self.n_steps * num_envs) * self.n_epochs * self.n_minibatches
 
     @model_validator(mode="after")
     def _clip_decay_is_whole(self) -> OnPolicyConfig:
