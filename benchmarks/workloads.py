@@ -9,21 +9,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from typing import Any
 
 from measure import Measurement
 
+from rl_training.bench.machine import package_version
+
 #: Every ratio is the rate of one of these candidates divided by that of another.
 OURS, COMPILED = "ours", "ours, compiled"
-
-
-def package_version(package: str) -> str | None:
-    """The installed version of a distribution; None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 @dataclass(frozen=True)
@@ -33,7 +26,7 @@ class Candidate:
     target: str  # module:function
     package: str  # without this distribution the candidate is skipped
     is_limit: bool = False  # a bare program that shows the ceiling: the workload's bars do not apply to it
-    bars: Mapping[str, float] | None = None  # instead of the workload's
+    bars: Mapping[str, float] | None = None  # instead of the workload's, for the compiled one of ours if there is one
 
     @property
     def is_installed(self) -> bool:
@@ -182,16 +175,18 @@ OUR_DQN = {
     OURS: Candidate("candidates.ours:dqn", "rl-training"),
     COMPILED: Candidate("candidates.ours:dqn_compiled", "rl-training"),
 }
-DQN_LIMITS = {
-    "limit": Candidate("candidates.limit:eager", "torch", is_limit=True),
-    "limit, compiled": Candidate("candidates.limit:compiled", "torch", is_limit=True),
+#: Further rows, for which no bar is set.
+DQN_OTHERS = {
+    "axiomrl": Candidate("candidates.axiomrl_value:dqn", "axiomrl", bars={}),
+    "bare torch": Candidate("candidates.limit:eager", "torch", is_limit=True),
+    "bare torch, compiled": Candidate("candidates.limit:compiled", "torch", is_limit=True),
 }
-DQN_CANDIDATES = {**OUR_DQN, "sb3": Candidate("candidates.sb3:dqn", "stable-baselines3"), **DQN_LIMITS}
+DQN_CANDIDATES = {**OUR_DQN, "sb3": Candidate("candidates.sb3:dqn", "stable-baselines3"), **DQN_OTHERS}
 UPDATE_CANDIDATES = {
     OURS: Candidate("candidates.ours:update", "rl-training"),
     COMPILED: Candidate("candidates.ours:update_compiled", "rl-training"),
-    "limit": Candidate("candidates.limit:update_eager", "torch", is_limit=True),
-    "limit, compiled": Candidate("candidates.limit:update_compiled", "torch"),
+    "bare torch": Candidate("candidates.limit:update_eager", "torch", is_limit=True),
+    "bare torch, compiled": Candidate("candidates.limit:update_compiled", "torch", is_limit=True, bars={"updates": 0.85}),
 }
 
 SEQUENCE_UPDATES = {
@@ -232,7 +227,7 @@ WORKLOADS: dict[str, Workload] = {
         candidates={
             **OUR_DQN,
             "sb3-contrib": Candidate("candidates.sb3_contrib_:qr_dqn", "sb3-contrib"),
-            **DQN_LIMITS,
+            **DQN_OTHERS,
         },
     ),
     "w2b": Workload(
@@ -240,20 +235,18 @@ WORKLOADS: dict[str, Workload] = {
         settings=replace(W1, num_atoms=51, total_steps=8_000),
         bars={"env steps": 3.0},
         compiled_bars={"env steps": 6.0},
-        candidates={**OUR_DQN, "tianshou": Candidate("candidates.tianshou_:c51", "tianshou"), **DQN_LIMITS},
+        candidates={**OUR_DQN, "tianshou": Candidate("candidates.tianshou_:c51", "tianshou"), **DQN_OTHERS},
     ),
     "w3": Workload(
         title="DQN updates alone, batch 64",
         settings=UpdateSettings(),
         bars={"updates": None},
-        compiled_bars={"updates": 0.85},
         candidates=UPDATE_CANDIDATES,
     ),
     "w3q": Workload(
         title="QR-DQN updates alone, batch 64, 51 quantiles",
         settings=UpdateSettings(num_quantiles=51, updates=4_000),
         bars={"updates": None},
-        compiled_bars={"updates": 0.85},
         candidates=UPDATE_CANDIDATES,
     ),
     "w7": Workload(

@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_predict(commands)
     _add_export(commands)
     _add_list_show_plot(commands)
+    _add_bench(commands)
     return parser
 
 
@@ -165,6 +166,26 @@ def _add_list_show_plot(commands: Any) -> None:
     plot = _command(commands, "plot", _plot, "draw learning curves; seeds of one config become a mean with a band", examples)
     plot.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run directories")
     plot.add_argument("--output", type=Path, default=Path("learning_curves.png"), metavar="PNG")
+
+
+def _add_bench(commands: Any) -> None:
+    examples = ("dqn/cartpole ppo/cartpole --seeds 5 --jobs 2", "", "--peers", "--time-to-solve", "--report")
+    summary = "train configs on several seeds and hold them against references and peers; finished runs are not repeated"
+    bench = _command(commands, "bench", _bench, summary, examples)
+    bench.add_argument(
+        "configs", nargs="*", metavar="CONFIG", help="packaged configs or YAML files (default: all references)"
+    )
+    bench.add_argument("--seeds", type=_positive, metavar="N", help="seeds 0 to N-1 (default: as the references say, or 5)")
+    bench.add_argument("--jobs", type=_positive, metavar="N", help="processes at a time (default 2; to solve: 1)")
+    bench.add_argument("--peers", action="store_true", help="Stable-Baselines3 and sb3-contrib too, on the same budgets")
+    bench.add_argument("--time-to-solve", action="store_true", help="instead: race the peers until a task is solved")
+    bench.add_argument("--report", action="store_true", help="train nothing, write the tables and curves again")
+    bench.add_argument("--runs", type=Path, default=Path("runs/learning"), metavar="DIR", help="default: runs/learning")
+    places = "default: the repository's own, elsewhere"
+    bench.add_argument("--references", type=Path, metavar="YAML", help=f"what to reach ({places} none)")
+    bench.add_argument("--peers-file", type=Path, metavar="YAML", help=f"settings of the peers ({places} none)")
+    bench.add_argument("--results", type=Path, metavar="DIR", help=f"the figures as JSON ({places} with the runs)")
+    bench.add_argument("--page", type=Path, metavar="MD", help=f"the tables and curves ({places} with the runs)")
 
 
 def _positive(text: str) -> int:
@@ -359,3 +380,21 @@ def _plot(arguments: argparse.Namespace) -> int:
         print(label)
     print(f"written to {arguments.output}")
     return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from rl_training.bench.command import make_plan, run_bench
+
+    plan = make_plan(
+        arguments.configs,
+        seeds=arguments.seeds,
+        jobs=arguments.jobs,
+        runs=arguments.runs,
+        references=arguments.references,
+        peers=arguments.peers_file,
+        results=arguments.results,
+        page=arguments.page,
+        with_peers=arguments.peers,
+        race=arguments.time_to_solve,
+    )
+    return run_bench(plan, report_only=arguments.report)

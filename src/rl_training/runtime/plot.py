@@ -30,7 +30,7 @@ def plot_runs(paths: Sequence[Path], output: Path) -> list[str]:
         evaluated = all(read_metrics(path, "eval") for path in members)
         kind = "eval" if evaluated else "train"
         curves = [_curve(path, kind) for path in members]
-        steps, returns = _on_common_steps(curves)
+        steps, returns = on_common_steps(curves)
         count = f", {len(members)} seeds" if len(members) > 1 else ""
         text = f"{label} ({'evaluation' if evaluated else 'training'}{count})"
         labels.append(text)
@@ -77,7 +77,7 @@ def _curve(path: Path, kind: str) -> Curve:
     return [record["step"] for record in records], [record["return_mean"] for record in records]
 
 
-def _on_common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def on_common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """All curves on the steps of the shortest, by linear interpolation: (steps,), (curve, steps)."""
     steps = np.asarray(min((curve[0] for curve in curves), key=lambda points: points[-1]))
     return steps, np.stack([np.interp(steps, *curve) for curve in curves])
