@@ -10,6 +10,8 @@ from measure import Measurement
 from workloads import COMPILED, OURS, WORKLOADS
 
 HEADER = ("workload", "rate", "", "ours / CPU s", "peer", "peer / CPU s", "ratio", "bar", "", "ours, peer / wall s")
+#: of the loop, in the order of a table
+PHASES = ("environment", "acting", "sampling", "update", "rest")
 #: Candidates whose amounts of work differ by more than this share did not do the same job.
 WORK_TOLERANCE = 0.01
 
@@ -71,6 +73,27 @@ def _comparison(ours: Series, name: str, peer: Series, rate: str, bar: float | N
 
 def _spread(values: Sequence[float], form: str) -> str:
     return f"{median(values):{form}} ({min(values):{form}}..{max(values):{form}})"
+
+
+def profile(results: Results) -> str:
+    """Where a step's time goes, for those who measured it: microseconds of an env step, medians over the rounds."""
+    lines = [
+        f"| workload | candidate | {' | '.join(PHASES)} | all | compilation, s |",
+        "|---|---|" + "---|" * (len(PHASES) + 2),
+    ]
+    for workload_name, series in results.items():
+        for name, candidate in series.items():
+            rounds = [measured for measured in candidate.rounds if "update" in measured.seconds]
+            if rounds:
+                steps = [measured.work["env steps"] for measured in rounds]
+                cells = [
+                    median(measured.seconds[phase] * 1e6 / count for measured, count in zip(rounds, steps, strict=True))
+                    for phase in PHASES
+                ]
+                compiling = median(measured.seconds["compilation"] for measured in rounds)
+                figures = " | ".join(f"{cell:.0f}" for cell in (*cells, sum(cells)))
+                lines.append(f"| {workload_name} | {name} | {figures} | {compiling:.0f} |")
+    return "\n".join(lines)
 
 
 def work_differences(results: Results) -> list[str]:

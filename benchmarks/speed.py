@@ -20,7 +20,7 @@ from typing import Any
 
 from document import write_section
 from measure import Measurement, Rate
-from report import Results, Series, table, work_differences
+from report import Results, Series, profile, table, work_differences
 from workloads import WORKLOADS, package_version
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -46,7 +46,9 @@ def main() -> int:
         print(f"not comparable: {sentence}")
     if args.json is not None:
         args.json.write_text(json.dumps(as_json(results), indent=1) + "\n", "utf-8")
+    print(profile(results))
     if args.report:
+        write_section("profile", profile(results), "performance.md")
         versions = ", ".join(f"{name} {version}" for name, version in as_json(results)["versions"].items())
         write_section("speed", f"{table(results)}\n\n{args.rounds} rounds; {versions}; {platform.machine()}.")
     failed = any(series.absent == "failed" for by_name in results.values() for series in by_name.values())

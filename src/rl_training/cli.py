@@ -223,7 +223,7 @@ def _print_summary(result: TrainResult, run_dir: str) -> None:
     evaluation = result.evaluation
     assert evaluation is not None
     total = sum(result.seconds.values())
-    shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items())
+    shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items() if seconds)
     best = "" if result.best_return is None else f" (best during training: {result.best_return:.1f})"
     now = "" if result.steps_now == result.env_steps else f" ({result.steps_now} of them now)"
     print(
