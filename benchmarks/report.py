@@ -12,6 +12,8 @@ from workloads import COMPILED, OURS, WORKLOADS, Workload
 from rl_training.bench.document import markdown_table
 
 HEADER = ("workload", "rate", "we", "our rate / CPU s", "against", "its rate / CPU s", "ratio", "bar", "", "wall: ours, its")
+#: of the loop, in the order of a table
+PHASES = ("environment", "acting", "sampling", "update", "rest")
 #: Candidates whose amounts of work differ by more than this share did not do the same job.
 WORK_TOLERANCE = 0.01
 
@@ -124,10 +126,25 @@ def compile_times(results: Results) -> list[str]:
     sentences = []
     for workload_name, series in results.items():
         for name, candidate in series.items():
-            seconds = [measurement.outcome.get("compile seconds", 0.0) for measurement in candidate.rounds]
+            seconds = [measurement.seconds.get("compilation", 0.0) for measurement in candidate.rounds]
             if any(seconds):
                 sentences.append(f"{workload_name}, {name}: {_spread(seconds)} s")
     return sentences
+
+
+def profile(results: Results) -> str:
+    """Where a step's time goes, for those who measured it: microseconds of an env step, medians over the rounds."""
+    rows = []
+    for workload_name, series in results.items():
+        for name, candidate in series.items():
+            rounds = [measured for measured in candidate.rounds if "update" in measured.seconds]
+            if rounds:
+                parts = [
+                    median(measured.seconds[phase] * 1e6 / measured.work["env steps"] for measured in rounds)
+                    for phase in PHASES
+                ]
+                rows.append((workload_name, name, *(f"{part:.0f}" for part in (*parts, sum(parts)))))
+    return markdown_table(("workload", "candidate", *PHASES, "all"), rows)
 
 
 def work_differences(results: Results) -> list[str]:

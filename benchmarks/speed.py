@@ -23,7 +23,7 @@ from typing import Any
 
 from charts import draw_speed
 from measure import Measurement, Rate
-from report import Series, compile_times, outcomes, table, work_differences
+from report import Series, compile_times, outcomes, profile, table, work_differences
 from workloads import WORKLOADS
 
 from rl_training.bench.document import write_section
@@ -147,6 +147,7 @@ def report(known: Mapping[str, Any], page: Path | None) -> str:
         if draw_speed(results, page.parent / "charts" / "speed.svg"):
             parts.insert(0, "![speed against the fastest peer](charts/speed.svg)")
         write_section(page, "speed", "\n\n".join(parts))
+        write_section(page.with_name("performance.md"), "profile", profile(results))
     return "\n\n".join(parts)
 
 

@@ -114,7 +114,7 @@ def test_a_reference_that_makes_no_sense_is_refused(entry: Any, words: str) -> N
 def test_the_files_of_the_repository() -> None:
     references = load_entries(ROOT / "benchmarks" / "learning.yaml", Reference)
     peers = load_entries(ROOT / "benchmarks" / "peers.yaml", Peer)
-    assert set(references) <= set(packaged_configs())
+    assert {entry.config or name for name, entry in references.items()} <= set(packaged_configs())
     assert {"dqn/cartpole", "qr_dqn/cartpole", "ppo/cartpole"} <= set(peers)
     raced = {config for config, peer in peers.items() if peer.solved is not None}
     assert {peers[config].times for config in raced} == {3}

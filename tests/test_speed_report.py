@@ -11,7 +11,7 @@ import pytest
 import speed
 from charts import draw_speed, groups
 from measure import Measurement, Rate
-from report import Ratio, Series, compile_times, table, work_differences
+from report import Ratio, Series, compile_times, profile, table, work_differences
 from workloads import COMPILED, OURS, WORKLOADS, Candidate
 
 RATE = "env steps"
@@ -19,8 +19,9 @@ RATE = "env steps"
 
 def series(*rates: float, compile_seconds: float = 0.0, updates: int = 100) -> Series:
     """A second of work a round."""
-    work, outcome = {"updates": updates}, {"idle share": 0.25, "compile seconds": compile_seconds}
-    return Series([Measurement({RATE: Rate(int(rate), 1.0, 2.0)}, work, outcome) for rate in rates])
+    work, outcome = {"updates": updates}, {"idle share": 0.25}
+    seconds = {"compilation": compile_seconds}
+    return Series([Measurement({RATE: Rate(int(rate), 1.0, 2.0)}, work, outcome, seconds) for rate in rates])
 
 
 @pytest.fixture
@@ -166,3 +167,10 @@ def test_files_of_before_are_read(results: dict[str, dict[str, Series]], tmp_pat
 
 def test_the_quick_part_exists() -> None:
     assert set(speed.QUICK) <= set(WORKLOADS)
+
+
+def test_the_profile_is_of_an_env_step() -> None:
+    phases = {"environment": 1.0, "acting": 2.0, "sampling": 0.0, "update": 5.0, "rest": 0.5}
+    measured = Measurement({RATE: Rate(1000, 1.0, 2.0)}, {"env steps": 1000}, seconds={**phases, "compilation": 9.0})
+    (row,) = rows(profile({"w1": {OURS: Series([measured]), "sb3": series(100)}}))
+    assert row == ["w1", OURS, "1000", "2000", "0", "5000", "500", "8500"]

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from workloads import DQNSettings, UpdateSettings
 
+from rl_training.runtime.cadence import PhaseTimer
+
 BETAS, EPS = (0.9, 0.999), 1e-8
 V_MIN, V_MAX = 0.0, 100.0
 
@@ -164,30 +166,38 @@ def train(settings: DQNSettings, seed: int, *, compiled: bool) -> Measurement:
     obs = np.stack([env.reset(seed=seed * 1000 + i)[0] for i, env in enumerate(envs)])
     slope = (1.0 - settings.final_epsilon) / settings.exploration_steps
     updates = place = size = 0
-    watch = Stopwatch()
+    watch, timer = Stopwatch(), PhaseTimer()
     for step in range(0, settings.total_steps, settings.num_envs):
         epsilon = 1.0 if step < settings.learning_starts else max(settings.final_epsilon, 1.0 - slope * step)
         explore = [chance.random() < epsilon for _ in envs]
         greedy = [0] * len(envs) if all(explore) else act(obs).tolist()
+        timer.lap("acting")
         for i, env in enumerate(envs):
             action = chance.randrange(bare.actions) if explore[i] else greedy[i]
             obs_column[place] = obs[i]
+            timer.lap("rest")
             obs[i], reward, terminated, truncated, _ = env.step(action)
+            timer.lap("environment")
             action_column[place], reward_column[place], next_obs_column[place] = action, reward, obs[i]
             alive_column[place] = not terminated
             place = (place + 1) % settings.buffer_size
             size = min(size + 1, settings.buffer_size)
             if terminated or truncated:
+                timer.lap("rest")
                 obs[i] = env.reset()[0]
+                timer.lap("environment")
         done = step + settings.num_envs
+        timer.lap("rest")
         if done >= settings.learning_starts and done % settings.steps_per_update == 0:
             update(size)
             updates += 1
             if done % settings.target_copy_steps == 0:
                 bare.target.copy_(bare.online)
-    rate = watch.rate(settings.total_steps)
+            timer.lap("update")
     return Measurement(
-        {"env steps": rate}, {"env steps": settings.total_steps, "updates": updates}, {"compile seconds": compile_seconds}
+        rates={"env steps": watch.rate(settings.total_steps)},
+        work={"env steps": settings.total_steps, "updates": updates},
+        seconds={**timer.seconds, "compilation": compile_seconds},
     )
 
 
@@ -218,4 +228,4 @@ def update_alone(settings: UpdateSettings, *, compiled: bool) -> Measurement:
     watch = Stopwatch()
     for _ in range(settings.updates):
         update(settings.buffer_size)
-    return Measurement({"updates": watch.rate(settings.updates)}, {}, {"compile seconds": compile_seconds})
+    return Measurement({"updates": watch.rate(settings.updates)}, seconds={"compilation": compile_seconds})

@@ -17,7 +17,7 @@ from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.rng import RandomStreams
 from rl_training.runtime.progress import Progress, Watched
-from rl_training.runtime.trainer import Trainer, TrainResult
+from rl_training.runtime.trainer import Trainer
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch, Transitions
 
 
@@ -82,22 +82,13 @@ def dqn(settings: DQNSettings, seed: int, compile_mode: str = "off") -> Measurem
     return Measurement(
         rates={"env steps": clock.rate},
         work={"env steps": result.env_steps, "updates": result.updates},
-        outcome={"return of the last 100 episodes": result.metrics["return_mean"], **shares(result)},
+        outcome={"return of the last 100 episodes": result.metrics["return_mean"]},
+        seconds=result.seconds,
     )
 
 
 def dqn_compiled(settings: DQNSettings, seed: int) -> Measurement:
     return dqn(settings, seed, "on")
-
-
-def shares(result: TrainResult) -> dict[str, float]:
-    """Where the loop's time went, and how long compiling took before it."""
-    parts = {name: result.seconds[name] for name in ("environment", "acting", "sampling", "update", "rest")}
-    total = sum(parts.values())
-    return {
-        "compile seconds": result.seconds["compilation"],
-        **{f"share of {name}": seconds / total for name, seconds in parts.items()},
-    }
 
 
 def update(settings: UpdateSettings, seed: int, compile_mode: str = "off") -> Measurement:
@@ -124,7 +115,7 @@ def update(settings: UpdateSettings, seed: int, compile_mode: str = "off") -> Me
         algorithm.update(algorithm.sample(buffer, 0))
 
     repeat(learn, settings.warm_up)
-    return Measurement({"updates": repeat(learn, settings.updates)}, outcome={"compile seconds": seconds})
+    return Measurement({"updates": repeat(learn, settings.updates)}, seconds={"compilation": seconds})
 
 
 def update_compiled(settings: UpdateSettings, seed: int) -> Measurement:
@@ -158,7 +149,7 @@ def ppo(settings: PPOSettings, seed: int, compile_mode: str = "off") -> Measurem
     )
     clock = LoopClock()
     result = Trainer(config, progress=clock).train()
-    return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps}, outcome=shares(result))
+    return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps}, seconds=result.seconds)
 
 
 def transitions(rng: np.random.Generator, count: int, obs_dim: int) -> Transitions:

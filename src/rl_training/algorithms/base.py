@@ -120,8 +120,8 @@ class Algorithm(ABC):
     """One batch in, one update out."""
 
     config_class: ClassVar[type[AlgorithmConfig]]
-    #: so many updates repay the compilation; docs/adr/0007 has the measurement
-    compile_repaid_after: ClassVar[int] = 20_000
+    #: so many updates of a small network repay its compilation from scratch (docs/adr/0007)
+    compile_repaid_after: ClassVar[int] = 0
     policy: Policy
 
     def __init__(self, policy: Policy, config: AlgorithmConfig) -> None:

@@ -101,9 +101,12 @@ class CompiledGraph:
         """The graph for batches like this one. Neither the state nor the batch is touched."""
         import torch._inductor  # a second of imports, for those who compile
 
+        inputs: list[Any] = [*self._state, *batch]
+        # On a CPU the calls of the kernels become C++ too: quicker to compile, and 6 % of a small DQN's update.
+        options = {"cpp_wrapper": all(tensor.device.type == "cpu" for tensor in inputs)}
         try:
             with torch.no_grad():
-                graph: Callable[..., Sequence[Tensor]] = torch._inductor.compile(self.trace(batch), [*self._state, *batch])
+                graph: Callable[..., Sequence[Tensor]] = torch._inductor.compile(self.trace(batch), inputs, options)
         except Exception as error:  # a compiler fails in many ways: not installed, a device it does not know, a full disk
             raise CompilationError(next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
         self._graphs[_layout(batch)] = graph

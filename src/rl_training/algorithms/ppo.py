@@ -223,6 +223,7 @@ class PPO(OnPolicyAlgorithm):
     """Proximal policy optimisation."""
 
     config_class: ClassVar[type[OnPolicyConfig]] = PPOConfig
+    compile_repaid_after = 20_000
     config: OnPolicyConfig
 
     def __init__(self, policy: Policy, config: OnPolicyConfig, streams: RandomStreams) -> None:

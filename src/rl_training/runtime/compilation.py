@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.errors import CompilationError, ConfigError
 from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.cadence import PhaseTimer
 from rl_training.runtime.learner import Learner
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.signals import StopRequest
@@ -16,9 +16,9 @@ from rl_training.runtime.signals import StopRequest
 class Compilation:
     """The mode of a run's updates. Both modes compute the same, but round differently, so a run must stay in its own."""
 
-    def __init__(self, config: TrainConfig, algorithm: Algorithm, learner: Learner) -> None:
+    def __init__(self, config: TrainConfig, algorithm: Algorithm, learner: Learner, timer: PhaseTimer) -> None:
         self.in_force: bool | None = None  # None: not decided yet
-        self._algorithm, self._learner = algorithm, learner
+        self._algorithm, self._learner, self._timer = algorithm, learner, timer
         self._ready = False
         obstacle = algorithm.why_not_compiled()
         if config.compile == "on" and obstacle is not None:
@@ -40,20 +40,22 @@ class Compilation:
             self.in_force, self._ready = wanted, True
 
     def _repays(self, config: TrainConfig, progress: Progress) -> bool:
-        if self._algorithm.why_not_compiled() is not None:
-            return False
+        algorithm = self._algorithm
+        if algorithm.why_not_compiled() is not None or algorithm.policy.spec.observation.kind == "image":
+            return False  # convolutions gain little: they are bound by arithmetic, not by overhead
         updates = config.algo_kwargs.updates_in(config.total_timesteps, config.num_envs)
-        enough = self._algorithm.compile_repaid_after
-        if updates < enough:
-            progress.note(f"compile: auto: off, for {updates} updates are ahead and {enough} would repay the compilation")
-        else:
-            progress.note(f"compile: auto: on, for {updates} updates are ahead and {enough} repay the compilation")
-        return updates >= enough
+        enough = algorithm.compile_repaid_after
+        repays = updates >= enough
+        progress.note(
+            f"compile: auto is {'on' if repays else 'off'}: {updates} updates are ahead, and about {enough} repay the "
+            "compilation"
+        )
+        return repays
 
     def _compile(self, config: TrainConfig, progress: Progress, *, resumed: bool, stop: StopRequest) -> bool:
         """Whether it succeeded. Without a working compiler ``auto`` and a resumed run go on without."""
         progress.note("compiling the update; this takes up to a minute, or seconds if it was done before")
-        begun = time.monotonic()
+        self._timer.lap("rest")
         try:
             self._learner.compile()
         except CompilationError as error:
@@ -67,7 +69,9 @@ class Compilation:
             else:
                 progress.note(f"not compiled ({error}); going on without")
             return False
-        progress.note(f"compiled in {time.monotonic() - begun:.0f} s")
+        finally:
+            self._timer.lap("compilation")
+        progress.note(f"compiled in {self._timer.seconds['compilation']:.0f} s")
         return True
 
 

@@ -84,7 +84,7 @@ class Trainer:
             policy.network.to(usable_device(config.device))
             self.algorithm: Algorithm = algorithm_class(policy, config.algo_kwargs, self.streams)
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.streams, self.timer)
-        self.compilation = Compilation(config, self.algorithm, self.learner)
+        self.compilation = Compilation(config, self.algorithm, self.learner, self.timer)
         self._carry = self.policy.initial_carry(config.num_envs)
         self._pending: PolicyOutput | None = None
         self._eval_pool: EnvPool | None = None
@@ -128,9 +128,7 @@ class Trainer:
                 if not self._started:
                     self.pool.reset()
                     self._started = True
-                self.timer.lap("rest")
                 self.compilation.begin(self.config, self.progress, stop)
-                self.timer.lap("compilation")
                 self.progress.start(self, total)
                 self._loop(total, stop)
                 self._close_log()
