@@ -89,7 +89,10 @@ def assert_one_error(text: str, *words: str) -> None:
         ((*TRAIN, "--algo", "zzz"), ("unknown algorithm 'zzz'", "choose one of: ", "dqn")),
         ((*TRAIN, "--env", "CartPol-v1"), ("unknown environment 'CartPol-v1'", "did you mean 'CartPole-v1'?")),
         ((*TRAIN, "--env", "CartPole-v9"), ("unknown environment 'CartPole-v9'", "did you mean 'CartPole-v1'?")),
-        ((*TRAIN, "--env", "ALE/Pong-v5"), ("unknown environment 'ALE/Pong-v5'", "installed the proper package for ALE")),
+        (
+            (*TRAIN, "--env", "Missing/Pong-v5"),
+            ("unknown environment 'Missing/Pong-v5'", "installed the proper package for Missing"),
+        ),
         ((*TRAIN, "--env", "no_such_module:Env-v0"), ("cannot import the module 'no_such_module'",)),
         ((*TRAIN, "--set=env_kwargs.colour=red"), ("CartPole-v1 does not take env_kwargs", "colour")),
         (("train", "--config", "dqn/cartpol"), ("unknown config 'dqn/cartpol'", "did you mean 'dqn/cartpole'?")),
