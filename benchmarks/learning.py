@@ -3,6 +3,8 @@
     python benchmarks/learning.py                       everything in learning.yaml, then the table in docs/benchmarks.md
     python benchmarks/learning.py dqn/cartpole --jobs 2
     python benchmarks/learning.py --report              only write the table from what has been run
+    python benchmarks/learning.py --figure docs/pixels.png drq/pendulum_pixels drq/pendulum_pixels_unshifted
+                                                        only draw the learning curves of what has been run
 
 Runs go to runs/learning/<config>/seed<k>; one that is finished is not run again, one that was stopped is resumed.
 """
@@ -22,6 +24,7 @@ import yaml
 from document import write_section
 
 from rl_training.experiment.config import apply_overrides, load_config_data, resolve_config
+from rl_training.runtime.plot import plot_groups
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "learning"
@@ -34,8 +37,12 @@ def main() -> int:
     parser.add_argument("configs", nargs="*", help=f"of {', '.join(references)}")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default 2)")
     parser.add_argument("--report", action="store_true", help="run nothing, write the table")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="run nothing, draw the learning curves")
     arguments = parser.parse_args()
     chosen = arguments.configs or list(references)
+    if arguments.figure:
+        plot_groups({name: sorted((RUNS / name).glob("seed*")) for name in chosen}, arguments.figure)
+        return 0
     if not arguments.report:
         jobs = [(config, seed, references[config]) for config in chosen for seed in range(references[config]["seeds"])]
         with ThreadPoolExecutor(arguments.jobs) as pool:

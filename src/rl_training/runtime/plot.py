@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,11 @@ Curve = tuple[list[int], list[float]]
 
 def plot_runs(paths: Sequence[Path], output: Path) -> list[str]:
     """Draws returns against env steps; runs that differ only in the seed become one mean with a band. Returns the labels."""
-    groups = _group_by_config(paths)
+    return plot_groups(_group_by_config(paths), output)
+
+
+def plot_groups(groups: Mapping[str, Sequence[Path]], output: Path) -> list[str]:
+    """The same with groups of runs by name, whatever they differ in."""
     import matplotlib
 
     matplotlib.use("Agg")
