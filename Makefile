@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow check format learn bench clean
+.PHONY: help setup train test test-slow check format learn learn-peers bench bench-quick clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,12 +36,23 @@ format: $(READY)  ## put the code into the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-learn: $(READY)  ## train the packaged configs and hold them against published figures
-	$(BIN)/python benchmarks/learning.py
-
-bench: $(READY)  ## measure speed against the peers
+BENCH_READY := $(VENV)/.bench-ready
+$(BENCH_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	$(BIN)/python benchmarks/speed.py --report
+	touch $(BENCH_READY)
+
+learn: $(BENCH_READY)  ## train the packaged configs and hold them against published figures
+	$(BIN)/rl-training bench
+
+learn-peers: $(BENCH_READY)  ## the same beside Stable-Baselines3 and sb3-contrib, and the race to solve CartPole
+	$(BIN)/rl-training bench --peers
+	$(BIN)/rl-training bench --time-to-solve
+
+bench: $(BENCH_READY)  ## measure speed against the peers: docs/benchmarks.md
+	$(BIN)/python benchmarks/speed.py
+
+bench-quick: $(BENCH_READY)  ## a part of it, in below five minutes, only printed
+	$(BIN)/python benchmarks/speed.py --quick
 
 clean:  ## remove what make has made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -31,6 +31,7 @@ class Measurement:
     rates: dict[str, Rate]
     work: dict[str, int] = field(default_factory=dict)
     outcome: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # by phase of the loop, and of compilation before it
 
 
 class Stopwatch:

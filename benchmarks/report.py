@@ -7,9 +7,13 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from measure import Measurement
-from workloads import OURS, WORKLOADS
+from workloads import COMPILED, OURS, WORKLOADS, Workload
 
-HEADER = ("workload", "rate", "ours / CPU s", "peer", "peer / CPU s", "ratio", "bar", "", "ours, peer / wall s")
+from rl_training.bench.document import markdown_table
+
+HEADER = ("workload", "rate", "we", "our rate / CPU s", "against", "its rate / CPU s", "ratio", "bar", "", "wall: ours, its")
+#: of the loop, in the order of a table
+PHASES = ("environment", "acting", "sampling", "update", "rest")
 #: Candidates whose amounts of work differ by more than this share did not do the same job.
 WORK_TOLERANCE = 0.01
 
@@ -28,45 +32,73 @@ class Series:
         return [measurement.rates[name].per_wall_second for measurement in self.rounds]
 
 
+@dataclass(frozen=True)
+class Ratio:
+    """Ours divided by another's, round by round: neighbours in time share the machine's mood, which the ratio of two medians
+    would let back in."""
+
+    by_round: Sequence[float]
+
+    @classmethod
+    def of(cls, one: Series, other: Series, rate: str) -> Ratio | None:
+        """None if one of the two was not measured."""
+        if one.absent or other.absent or not one.rounds or not other.rounds:
+            return None
+        return cls([a / b for a, b in zip(one.cpu_rates(rate), other.cpu_rates(rate), strict=True)])
+
+    @property
+    def median(self) -> float:
+        return median(self.by_round)
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({min(self.by_round):.2f}..{max(self.by_round):.2f})"
+
+
 #: by workload, then by candidate
 Results = Mapping[str, Mapping[str, Series]]
+NOT_MEASURED = Series(absent="not measured")
+
+
+def bar_of(workload: Workload, mine: str, name: str, rate: str) -> float | None:
+    """What the rate of this one of ours, divided by the other's, must reach."""
+    candidate = workload.candidates[name]
+    if candidate.bars is not None:
+        best = COMPILED if COMPILED in workload.candidates else OURS
+        return candidate.bars.get(rate) if mine == best else None
+    if candidate.is_limit:
+        return None
+    return (workload.bars if mine == OURS else workload.compiled_bars).get(rate)
+
+
+def verdict(ratio: float, bar: float | None) -> str:
+    return "" if bar is None else "reached" if ratio >= bar else "MISSED"
 
 
 def table(results: Results) -> str:
-    """A row for each rate and peer: medians over the rounds, in brackets the smallest..largest."""
-    rows = [row for name, series in results.items() for row in _rows(name, series)]
-    widths = [max(len(row[column]) for row in (HEADER, *rows)) for column in range(len(HEADER))]
-    lines = [_line(HEADER, widths), _line(["-" * width for width in widths], widths)]
-    return "\n".join([*lines, *(_line(row, widths) for row in rows)])
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+    """A row for each rate and peer or limit: medians over the rounds, in brackets the smallest..largest."""
+    return markdown_table(HEADER, [row for name, series in results.items() for row in _rows(name, series)])
 
 
 def _rows(workload_name: str, series: Mapping[str, Series]) -> Iterator[tuple[str, ...]]:
     workload = WORKLOADS[workload_name]
-    ours = series[OURS]
-    for rate, bar in workload.bars.items():
-        for name, candidate in workload.candidates.items():
-            if name != OURS:
-                applies = None if candidate.is_limit else bar
-                yield (workload_name, rate, *_comparison(ours, name, series[name], rate, applies))
+    for rate in workload.bars:
+        for mine in (OURS, COMPILED):
+            for name, candidate in workload.candidates.items():
+                if mine in workload.candidates and name not in (OURS, COMPILED):
+                    label = f"{name} (limit)" if candidate.is_limit else name
+                    one, other = (series.get(key, NOT_MEASURED) for key in (mine, name))
+                    bar = bar_of(workload, mine, name, rate)
+                    yield (workload_name, rate, mine, *_comparison(one, label, other, rate, bar))
 
 
-def _comparison(ours: Series, name: str, peer: Series, rate: str, bar: float | None) -> tuple[str, ...]:
+def _comparison(ours: Series, label: str, other: Series, rate: str, bar: float | None) -> tuple[str, ...]:
     bar_text = "-" if bar is None else f"{bar:g}"
-    our_text = ours.absent or _spread(ours.cpu_rates(rate))
-    peer_text = peer.absent or _spread(peer.cpu_rates(rate))
-    if ours.absent or peer.absent:
-        return (our_text, name, peer_text, "-", bar_text, "", "-")
-    # Round by round: neighbours in time share the machine's mood, which the ratio of two medians would let back in.
-    by_round = [mine / theirs for mine, theirs in zip(ours.cpu_rates(rate), peer.cpu_rates(rate), strict=True)]
-    ratio = median(by_round)
-    verdict = "" if bar is None else "reached" if ratio >= bar else "MISSED"
-    wall = ", ".join(_rate(median(series.wall_rates(rate))) for series in (ours, peer))
-    ratio_text = f"{ratio:.2f} ({min(by_round):.2f}..{max(by_round):.2f})"
-    return (our_text, name, peer_text, ratio_text, bar_text, verdict, wall)
+    our_text, other_text = (series.absent or _spread(series.cpu_rates(rate)) for series in (ours, other))
+    ratio = Ratio.of(ours, other, rate)
+    if ratio is None:
+        return (our_text, label, other_text, "-", bar_text, "", "-")
+    wall = ", ".join(_rate(median(series.wall_rates(rate))) for series in (ours, other))
+    return (our_text, label, other_text, str(ratio), bar_text, verdict(ratio.median, bar), wall)
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -81,7 +113,7 @@ def outcomes(results: Results) -> list[str]:
     """A sentence for each share that a workload of ours measured beside its rates."""
     sentences = []
     for workload_name, series in results.items():
-        rounds = series[OURS].rounds
+        rounds = series[OURS].rounds if OURS in series else []
         for name in rounds[0].outcome if rounds else ():
             if name.endswith("share"):
                 share = median(measurement.outcome[name] for measurement in rounds)
@@ -89,10 +121,38 @@ def outcomes(results: Results) -> list[str]:
     return sentences
 
 
+def compile_times(results: Results) -> list[str]:
+    """A sentence for each candidate that compiled: its rates are without that time."""
+    sentences = []
+    for workload_name, series in results.items():
+        for name, candidate in series.items():
+            seconds = [measurement.seconds.get("compilation", 0.0) for measurement in candidate.rounds]
+            if any(seconds):
+                sentences.append(f"{workload_name}, {name}: {_spread(seconds)} s")
+    return sentences
+
+
+def profile(results: Results) -> str:
+    """Where a step's time goes, for those who measured it: microseconds of an env step, medians over the rounds."""
+    rows = []
+    for workload_name, series in results.items():
+        for name, candidate in series.items():
+            rounds = [measured for measured in candidate.rounds if "update" in measured.seconds]
+            if rounds:
+                parts = [
+                    median(measured.seconds[phase] * 1e6 / measured.work["env steps"] for measured in rounds)
+                    for phase in PHASES
+                ]
+                rows.append((workload_name, name, *(f"{part:.0f}" for part in (*parts, sum(parts)))))
+    return markdown_table(("workload", "candidate", *PHASES, "all"), rows)
+
+
 def work_differences(results: Results) -> list[str]:
     """A sentence for each candidate that did another amount of work than we did, whose ratio therefore means nothing."""
     sentences = []
     for workload_name, series in results.items():
+        if OURS not in series:
+            continue
         for name, candidate in series.items():
             for ours, theirs in zip(series[OURS].rounds, candidate.rounds, strict=False):
                 for unit, amount in ours.work.items():

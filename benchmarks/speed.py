@@ -1,6 +1,8 @@
-"""Measures our speed beside that of the peers and prints the ratios.
+"""Measures our speed beside that of the peers, and writes the table and the bars of docs/benchmarks.md.
 
-    python benchmarks/speed.py [--workloads w1 w1c replay] [--rounds 3] [--json FILE] [--report]
+    python benchmarks/speed.py [--workloads w1 w1c replay] [--rounds 5]   measure these, keep what is known of the others
+    python benchmarks/speed.py --report                                   measure nothing, write the page again
+    python benchmarks/speed.py --quick                                    a small part, only printed
 
 Each measurement is a fresh process on one core with one thread, or as many as the workload says. The candidates take turns,
 so that a slow minute of the machine hits all of them. Ratios are of rates per CPU second: other programs on the machine then
@@ -11,50 +13,55 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
+import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from document import write_section
+from charts import draw_speed
 from measure import Measurement, Rate
-from report import Results, Series, outcomes, table, work_differences
-from workloads import WORKLOADS, package_version
+from report import Series, compile_times, outcomes, profile, table, work_differences
+from workloads import WORKLOADS
+
+from rl_training.bench.document import write_section
+from rl_training.bench.machine import machine, today, versions
 
 WORKER = Path(__file__).with_name("worker.py")
-COMMON_PACKAGES = ("torch", "numpy", "gymnasium")
+RESULTS = Path(__file__).parent / "results" / "speed.json"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+#: Together below five minutes, and something of each kind.
+QUICK, QUICK_ROUNDS = ("w1c", "w7", "w7r", "replay"), 2
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--rounds", type=int, default=3, help="how often each candidate runs (default: 3)")
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each candidate runs (default: 5)")
     parser.add_argument("--core", type=int, help="the core to run on (default: the last one allowed)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures and the versions here")
-    parser.add_argument("--report", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="JSON", help="where the figures are kept")
+    parser.add_argument("--page", type=Path, default=PAGE, metavar="MD", help="where the table goes; the bars beside it")
+    parser.add_argument("--report", action="store_true", help="measure nothing")
+    parser.add_argument("--quick", action="store_true", help="a subset in below five minutes; writes nothing")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("--rounds must be at least 1")
-    results = {name: measure(name, args.rounds, args.core) for name in args.workloads}
-    print(table(results))
-    for name in results:
-        print(f"{name}: {WORKLOADS[name].title}")
-    for sentence in outcomes(results):
-        print(sentence)
-    differences = work_differences(results)
-    for sentence in differences:
-        print(f"not comparable: {sentence}")
-    if args.json is not None:
-        args.json.write_text(json.dumps(as_json(results), indent=1) + "\n", "utf-8")
-    if args.report:
-        versions = ", ".join(f"{name} {version}" for name, version in as_json(results)["versions"].items())
-        told = "".join(f"{sentence}\n" for sentence in outcomes(results))
-        write_section("speed", f"{table(results)}\n\n{told}\n{args.rounds} rounds; {versions}; {platform.machine()}.")
-    failed = any(series.absent == "failed" for by_name in results.values() for series in by_name.values())
-    return 1 if failed or differences else 0
+    if args.quick:
+        args.workloads, args.rounds = QUICK, QUICK_ROUNDS
+    measured: dict[str, dict[str, Series]] = {}
+    known = {} if args.quick else load_measurements(args.results)
+    for name in () if args.report else args.workloads:
+        measured[name] = measure(name, args.rounds, args.core)
+        known[name] = as_json(name, measured[name])
+        if not args.quick:  # at once: a stop loses only the workload under way
+            args.results.parent.mkdir(parents=True, exist_ok=True)
+            args.results.write_text(json.dumps({"workloads": in_order(known)}, indent=1) + "\n", "utf-8")
+    text = report(known, None if args.quick else args.page)
+    print(text)
+    failed = any(series.absent == "failed" for by_name in measured.values() for series in by_name.values())
+    return 1 if failed or work_differences(measured) else 0
 
 
 def measure(workload_name: str, rounds: int, core: int | None) -> dict[str, Series]:
@@ -84,27 +91,92 @@ def run_worker(workload_name: str, candidate_name: str, seed: int, core: int | N
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         return None
-    fields: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    rates = {name: Rate(**rate) for name, rate in fields.pop("rates").items()}
-    return Measurement(rates=rates, **fields)
+    return _measurement(json.loads(done.stdout.splitlines()[-1]))
 
 
-def as_json(results: Results) -> dict[str, Any]:
-    """Everything measured, and what it was measured with."""
-    packages = {candidate.package for name in results for candidate in WORKLOADS[name].candidates.values()}
-    versions = {name: version for name in sorted({*packages, *COMMON_PACKAGES}) if (version := package_version(name))}
+def _measurement(fields: Mapping[str, Any]) -> Measurement:
+    rates = {name: Rate(**rate) for name, rate in fields["rates"].items()}
+    return Measurement(**{**fields, "rates": rates})
+
+
+def as_json(workload_name: str, results: Mapping[str, Series]) -> dict[str, Any]:
+    """Everything measured of a workload, and with what it was measured."""
+    packages = {candidate.package for workload in WORKLOADS.values() for candidate in workload.candidates.values()}
     return {
-        "versions": {"python": platform.python_version(), **versions},
-        "machine": platform.machine(),
-        "workloads": {
-            name: {
-                "settings": asdict(WORKLOADS[name].settings),
-                "bars": dict(WORKLOADS[name].bars),
-                "candidates": {candidate: asdict(series) for candidate, series in by_name.items()},
-            }
-            for name, by_name in results.items()
-        },
+        "date": today(),
+        "versions": versions(packages),
+        "machine": machine(),
+        "settings": asdict(WORKLOADS[workload_name].settings),
+        "candidates": {candidate: asdict(series) for candidate, series in results.items()},
     }
+
+
+def in_order(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Workloads in the order of the table; those that are no more have no place."""
+    return {name: known[name] for name in WORKLOADS if name in known}
+
+
+def load_measurements(path: Path) -> dict[str, Any]:
+    """What is known, by workload. Files of before named the versions once for all workloads, and no date."""
+    if not path.exists():
+        return {}
+    data = json.loads(path.read_text("utf-8"))
+    common = {"date": "undated", "versions": data.get("versions", {}), "machine": data.get("machine", "")}
+    return {name: {**common, **fields} for name, fields in data["workloads"].items()}
+
+
+def report(known: Mapping[str, Any], page: Path | None) -> str:
+    """The table, what it was measured with, and what is wrong with it; onto the page, if there is one."""
+    known = in_order(known)
+    results = {name: _series(fields["candidates"]) for name, fields in known.items()}
+    parts = [table(results), "\n".join(f"- {name}: {WORKLOADS[name].title}" for name in results)]
+    if times := compile_times(results):
+        parts.append("Compiling took, apart from the rates: " + "; ".join(times) + ".")
+    parts += outcomes(results)
+    parts += [f"NOT COMPARABLE: {sentence}." for sentence in work_differences(results)]
+    parts += [
+        f"OUTDATED: {name} was measured with other settings than it has now."
+        for name, fields in known.items()
+        if _differ(fields["settings"], asdict(WORKLOADS[name].settings))
+    ]
+    missing = [name for name in WORKLOADS if name not in known]
+    if missing and page is not None:
+        parts.append(f"Not measured: {', '.join(missing)}.")
+    parts.append(_made_with(known, results))
+    if page is not None:
+        if draw_speed(results, page.parent / "charts" / "speed.svg"):
+            parts.insert(0, "![speed against the fastest peer](charts/speed.svg)")
+        write_section(page, "speed", "\n\n".join(parts))
+        write_section(page.with_name("performance.md"), "profile", profile(results))
+    return "\n\n".join(parts)
+
+
+def _series(candidates: Mapping[str, Any]) -> dict[str, Series]:
+    return {
+        name: Series([_measurement(fields) for fields in series["rounds"]], series["absent"])
+        for name, series in candidates.items()
+    }
+
+
+def _differ(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """A setting that did not exist then counts as what it is by default now."""
+    then, now = (json.loads(json.dumps(settings)) for settings in (then, now))  # in a file a tuple is a list
+    return any(now.get(key) != value for key, value in then.items())
+
+
+def _made_with(known: Mapping[str, Any], results: Mapping[str, Mapping[str, Series]]) -> str:
+    """A line for each set of workloads that were measured alike, with the command that measures them again."""
+    alike: dict[str, list[str]] = {}
+    rounds: dict[str, int] = {}
+    for name, fields in known.items():
+        rounds[name] = max((len(series.rounds) for series in results[name].values()), default=0)
+        tools = ", ".join(f"{package} {version}" for package, version in fields["versions"].items())
+        alike.setdefault(f"{fields['date']}, {rounds[name]} rounds; {tools}; {fields['machine']}", []).append(name)
+    lines = []
+    for text, names in alike.items():
+        command = ["python", "benchmarks/speed.py", "--workloads", *names, "--rounds", str(rounds[names[0]])]
+        lines.append(f"- {', '.join(names)}: {text}; `{shlex.join(command)}`")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from importlib import metadata
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from measure import Measurement
 
-#: Every ratio is the rate of this candidate divided by that of another.
-OURS = "ours"
+from rl_training.bench.machine import package_version
 
-
-def package_version(package: str) -> str | None:
-    """The installed version of a distribution; None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+#: Every ratio is the rate of one of these candidates divided by that of another.
+OURS, COMPILED = "ours", "ours, compiled"
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,8 @@ class Candidate:
 
     target: str  # module:function
     package: str  # without this distribution the candidate is skipped
-    is_limit: bool = False  # a bare program that shows the ceiling: no bar applies to it
+    is_limit: bool = False  # a bare program that shows the ceiling: the workload's bars do not apply to it
+    bars: Mapping[str, float] | None = None  # instead of the workload's, for the compiled one of ours if there is one
 
     @property
     def is_installed(self) -> bool:
@@ -49,9 +43,10 @@ class Workload:
     """The same settings for every candidate, and for each rate the ratio to a peer that we must reach."""
 
     title: str
-    settings: DQNSettings | PPOSettings | SACSettings | DrQSettings | ReplaySettings
-    bars: Mapping[str, float]
+    settings: DQNSettings | PPOSettings | SACSettings | DrQSettings | ReplaySettings | UpdateSettings | SequenceSettings
+    bars: Mapping[str, float | None]  # none: no bar
     candidates: Mapping[str, Candidate]
+    compiled_bars: Mapping[str, float] = field(default_factory=dict)  # for our compiled candidate
     threads: int = 1  # as many cores too
 
 
@@ -73,7 +68,26 @@ class DQNSettings:
     target_copy_steps: int = 500
     exploration_steps: int = 10_000
     final_epsilon: float = 0.05
-    num_quantiles: int = 0  # 0: plain DQN; otherwise QR-DQN
+    num_quantiles: int = 0  # QR-DQN, if not 0 ...
+    num_atoms: int = 0  # ... or C51
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """Updates alone, from a full replay of vectors; sampling is part of them."""
+
+    num_quantiles: int = 0
+    num_atoms: int = 0
+    obs_dim: int = 4
+    actions: int = 2
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    batch_size: int = 64
+    buffer_size: int = 100_000
+    learning_rate: float = 1e-3
+    gamma: float = 0.99
+    max_grad_norm: float = 10.0
+    warm_up: int = 200
+    updates: int = 10_000
 
 
 @dataclass(frozen=True)
@@ -124,7 +138,7 @@ class DrQSettings:
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """A uniform replay alone: filled to the brim, then sampled."""
+    """A replay alone: filled to the brim, then sampled."""
 
     capacity: int = 1_000_000
     obs_dim: int = 4
@@ -133,11 +147,56 @@ class ReplaySettings:
     samples: int = 20_000
 
 
+@dataclass(frozen=True)
+class SequenceSettings:
+    """DRQN or R2D2: encoder, LSTM and head of one width. Updates alone, from a full replay (sampling is part of them), or on
+    CartPole with an update every step."""
+
+    algo: str
+    width: int = 128
+    sequence_length: int = 80
+    batch_size: int = 32
+    n_step: int = 1
+    learning_rate: float = 1e-3
+    gamma: float = 0.99
+    target_copy_updates: int = 250
+    obs_dim: int = 4
+    actions: int = 2
+    sequences: int = 1_000  # in the replay, for updates alone
+    warm_up: int = 3
+    updates: int = 40
+    total_steps: int = 1_000  # end to end
+    learning_starts: int = 150
+
+
 W1 = DQNSettings()
 
-DQN_CANDIDATES = {
+OUR_DQN = {
     OURS: Candidate("candidates.ours:dqn", "rl-training"),
-    "sb3": Candidate("candidates.sb3:dqn", "stable-baselines3"),
+    COMPILED: Candidate("candidates.ours:dqn_compiled", "rl-training"),
+}
+#: Further rows, for which no bar is set.
+DQN_OTHERS = {
+    "axiomrl": Candidate("candidates.axiomrl_value:dqn", "axiomrl", bars={}),
+    "bare torch": Candidate("candidates.limit:eager", "torch", is_limit=True),
+    "bare torch, compiled": Candidate("candidates.limit:compiled", "torch", is_limit=True),
+}
+DQN_CANDIDATES = {**OUR_DQN, "sb3": Candidate("candidates.sb3:dqn", "stable-baselines3"), **DQN_OTHERS}
+UPDATE_CANDIDATES = {
+    OURS: Candidate("candidates.ours:update", "rl-training"),
+    COMPILED: Candidate("candidates.ours:update_compiled", "rl-training"),
+    "bare torch": Candidate("candidates.limit:update_eager", "torch", is_limit=True),
+    "bare torch, compiled": Candidate("candidates.limit:update_compiled", "torch", is_limit=True, bars={"updates": 0.85}),
+}
+
+SEQUENCE_UPDATES = {
+    OURS: Candidate("candidates.recurrent:updates", "rl-training"),
+    "bare nn.LSTM": Candidate("candidates.lstm_limit:updates", "torch", is_limit=True, bars={"updates": 0.8}),
+    "axiomrl": Candidate("candidates.axiomrl_:updates", "axiomrl"),
+}
+SEQUENCE_RUNS = {
+    OURS: Candidate("candidates.recurrent:run", "rl-training"),
+    "axiomrl": Candidate("candidates.axiomrl_:run", "axiomrl"),
 }
 
 DRQ_CANDIDATES = {
@@ -150,22 +209,45 @@ WORKLOADS: dict[str, Workload] = {
         title="DQN, CartPole, 1 env, an update every step",
         settings=W1,
         bars={"env steps": 1.8},
+        compiled_bars={"env steps": 3.5},
         candidates=DQN_CANDIDATES,
     ),
     "w1c": Workload(
         title="DQN, CartPole, 8 envs, an update every 8 steps",
         settings=replace(W1, num_envs=8, steps_per_update=8),
         bars={"env steps": 2.0},
+        compiled_bars={"env steps": 2.8},
         candidates=DQN_CANDIDATES,
     ),
     "w2": Workload(
         title="w1 with QR-DQN, 51 quantiles",
         settings=replace(W1, num_quantiles=51, total_steps=8_000),
         bars={"env steps": 1.8},
+        compiled_bars={"env steps": 5.0},
         candidates={
-            OURS: Candidate("candidates.ours:dqn", "rl-training"),
+            **OUR_DQN,
             "sb3-contrib": Candidate("candidates.sb3_contrib_:qr_dqn", "sb3-contrib"),
+            **DQN_OTHERS,
         },
+    ),
+    "w2b": Workload(
+        title="w1 with C51, 51 atoms",
+        settings=replace(W1, num_atoms=51, total_steps=8_000),
+        bars={"env steps": 3.0},
+        compiled_bars={"env steps": 6.0},
+        candidates={**OUR_DQN, "tianshou": Candidate("candidates.tianshou_:c51", "tianshou"), **DQN_OTHERS},
+    ),
+    "w3": Workload(
+        title="DQN updates alone, batch 64",
+        settings=UpdateSettings(),
+        bars={"updates": None},
+        candidates=UPDATE_CANDIDATES,
+    ),
+    "w3q": Workload(
+        title="QR-DQN updates alone, batch 64, 51 quantiles",
+        settings=UpdateSettings(num_quantiles=51, updates=4_000),
+        bars={"updates": None},
+        candidates=UPDATE_CANDIDATES,
     ),
     "w7": Workload(
         title="PPO, CartPole, 8 envs x 128 steps, 4 epochs of 4 minibatches",
@@ -173,6 +255,7 @@ WORKLOADS: dict[str, Workload] = {
         bars={"env steps": 1.7},
         candidates={
             OURS: Candidate("candidates.ours:ppo", "rl-training"),
+            COMPILED: Candidate("candidates.ours:ppo_compiled", "rl-training"),
             "sb3": Candidate("candidates.sb3:ppo", "stable-baselines3"),
         },
     ),
@@ -184,6 +267,30 @@ WORKLOADS: dict[str, Workload] = {
             OURS: Candidate("candidates.ours:ppo", "rl-training"),
             "sb3-contrib": Candidate("candidates.sb3_contrib_:recurrent_ppo", "sb3-contrib"),
         },
+    ),
+    "w4": Workload(
+        title="DRQN, updates: LSTM, encoder and head of 128, sequences of 80, batch 32",
+        settings=SequenceSettings("drqn"),
+        bars={"updates": 4.0},
+        candidates=SEQUENCE_UPDATES,
+    ),
+    "w4r": Workload(
+        title="w4 with R2D2: double Q and priorities",
+        settings=SequenceSettings("r2d2"),
+        bars={"updates": 4.0},
+        candidates=SEQUENCE_UPDATES,
+    ),
+    "w4e": Workload(
+        title="DRQN, CartPole, 1 env, sequences of 8, batch 8, an update every step",
+        settings=SequenceSettings("drqn", sequence_length=8, batch_size=8),
+        bars={"env steps": 1.8},
+        candidates=SEQUENCE_RUNS,
+    ),
+    "w4er": Workload(
+        title="w4e with R2D2, n = 3",
+        settings=SequenceSettings("r2d2", sequence_length=8, batch_size=8, n_step=3),
+        bars={"env steps": 1.8},
+        candidates=SEQUENCE_RUNS,
     ),
     "w5": Workload(
         title="DrQ, updates alone, 84x84x9, batch 128; bare torch: forward, backward and Adam of the same networks",
@@ -215,6 +322,15 @@ WORKLOADS: dict[str, Workload] = {
         candidates={
             OURS: Candidate("candidates.ours:replay", "rl-training"),
             "sb3": Candidate("candidates.sb3:replay", "stable-baselines3"),
+        },
+    ),
+    "prioritized": Workload(
+        title="prioritised replay, 1e6 transitions of 4 numbers: sample 256, give them new priorities",
+        settings=ReplaySettings(samples=5_000),
+        bars={"sample + update of 256": 1.0},
+        candidates={
+            OURS: Candidate("candidates.ours:prioritized", "rl-training"),
+            "cpprb": Candidate("candidates.cpprb_:prioritized", "cpprb"),
         },
     ),
 }

@@ -32,11 +32,14 @@ TINY = {
     "n_steps": 16,
     "n_epochs": 2,
     "n_minibatches": 3,
+    "encoder_sizes": [12],
     "lstm_size": 8,
     "lstm_layers": 2,
     "cnn_layers": [[4, 3, 2]],
     "cnn_features": 16,
 }
+#: and of those that learn from replay
+TINY_OFF_POLICY = {"sequence_length": 6}
 
 
 def config_fields(algo: str) -> set[str]:
@@ -74,7 +77,7 @@ def tiny_values(algo: str, **values: Any) -> dict[str, Any]:
         "eval": {"interval": 90, "episodes": 3, "final_episodes": 2, "num_envs": 2},
         "checkpoint": {"interval": 70},
         "log": {"interval": 25, "tensorboard": False},
-        "algo_kwargs": settings_of(algo, TINY),
+        "algo_kwargs": settings_of(algo, {**TINY, **(TINY_OFF_POLICY if algo in OFF_POLICY else {})}),
     }
     if "vector" not in REGISTRY[algo].observations:
         defaults["algo_kwargs"]["frame_stack"] = 3

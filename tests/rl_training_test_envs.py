@@ -131,24 +131,21 @@ class OffsetActionsEnv(RandomWalkEnv):
         return super().step(int(action) - 5)
 
 
-class RecallEnv(gym.Env[Obs, Any]):
-    """Shows a cue (+-1) in its first observation and asks for it in the last: reward 1 for the matching action, else -1."""
+class SignEnv(gym.Env[Obs, Any]):
+    """Shows a sign (+-1) and ends after one action: reward 1 for the one that fits, else -1."""
 
-    def __init__(self, delay: int = 3) -> None:
+    def __init__(self) -> None:
         self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
         self.action_space = spaces.Discrete(2)
-        self._delay, self._steps, self._cue = delay, 0, 0
+        self._sign = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         super().reset(seed=seed)
-        self._steps, self._cue = 0, int(self.np_random.integers(2))
-        return np.array([2 * self._cue - 1, 0], np.float32), {}
+        self._sign = int(self.np_random.integers(2))
+        return np.array([2 * self._sign - 1, 0], np.float32), {}
 
     def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        over = self._steps > self._delay
-        reward = (1.0 if action == self._cue else -1.0) if over else 0.0
-        return np.array([0, self._steps == self._delay], np.float32), reward, over, False, {}
+        return np.zeros(2, np.float32), 1.0 if action == self._sign else -1.0, True, False, {}
 
 
 class OddSpacesEnv(gym.Env[Any, Any]):
@@ -282,7 +279,7 @@ def _continuous(env_class: type[gym.Env[Any, Any]], **kwargs: Any) -> gym.Env[An
     return ContinuousActions(env_class(**kwargs))
 
 
-for _class in (CountingEnv, RandomWalkEnv, ForgetfulEnv, FaultyEnv, RecallEnv):
+for _class in (CountingEnv, RandomWalkEnv, ForgetfulEnv, FaultyEnv, SignEnv):
     _name = _class.__name__.removesuffix("Env")
     gym.register(f"{_name}Continuous-v0", entry_point=functools.partial(_continuous, _class))
     gym.register(f"{_name}Pictures-v0", entry_point=functools.partial(_pictures, _class))
@@ -294,7 +291,6 @@ for _name in (
     "LeftoverEnv",
     "FaultyEnv",
     "OffsetActionsEnv",
-    "RecallEnv",
     "OddSpacesEnv",
     "MaskedEnv",
     "ImageWalkEnv",

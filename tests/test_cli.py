@@ -20,7 +20,7 @@ from rl_training.cli import main
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.registry import REGISTRY
 
-COMMANDS = ("train", "resume", "eval", "predict", "export", "list", "show", "plot")
+COMMANDS = ("train", "resume", "eval", "predict", "export", "list", "show", "plot", "bench")
 TINY = (
     "--total-timesteps=300",
     "--set=num_envs=1",

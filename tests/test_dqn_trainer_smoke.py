@@ -12,7 +12,8 @@ from conftest import metrics_without_time, tiny_config
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.dqn_trainer import train_dqn
-from rl_training.runtime.trainer import TrainResult
+from rl_training.runtime.learner import OffPolicyLearner
+from rl_training.runtime.trainer import Trainer, TrainResult
 
 
 def check_run(result: TrainResult, algo: str) -> None:
@@ -31,7 +32,7 @@ def check_run(result: TrainResult, algo: str) -> None:
     assert [record["step"] for record in records if record["kind"] == "eval"] == [90, 180]
     last = records[-1]
     assert {"loss", "q_value_mean", "target_mean", "td_error_mean", "return_mean", "epsilon"} <= set(last)
-    assert set(result.seconds) == {"environment", "acting", "sampling", "update", "evaluation", "rest"}
+    assert set(result.seconds) == {"compilation", "environment", "acting", "sampling", "update", "evaluation", "rest"}
 
 
 def test_train_dqn_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
@@ -74,6 +75,16 @@ def test_updates_are_counted_in_env_steps(train_freq: int, gradient_steps: int, 
     settings = {"train_freq": train_freq, "gradient_steps": gradient_steps}
     result = train_dqn(tiny_config("dqn", output_dir=str(tmp_path / "run"), algo_kwargs=settings))
     assert result.updates == updates
+
+
+@pytest.mark.parametrize(("clip", "largest"), [(None, 4.0), (1.5, 1.5)])
+def test_rewards_are_clipped_for_learning_and_told_unclipped(clip: float | None, largest: float) -> None:
+    settings = {"clip_reward": clip, "n_step": 1}
+    trainer = Trainer(tiny_config("dqn", env_id="rl_training_test_envs:Counting-v0", algo_kwargs=settings))
+    result = trainer.train()  # rewards 1, 2, 3, 4
+    assert isinstance(trainer.learner, OffPolicyLearner)
+    assert trainer.learner.buffer.sample(200).reward.max() == largest
+    assert result.metrics["return_mean"] == 1 + 2 + 3 + 4
 
 
 @pytest.mark.parametrize("num_envs", [3, 7])

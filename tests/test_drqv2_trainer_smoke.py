@@ -46,8 +46,7 @@ def test_a_trivial_task_is_learned_from_pictures(algo: str) -> None:
     noise = {"noise_steps": 300, "train_freq": 1} if algo == "drqv2" else {"alpha": 0.05}
     config = tiny_config(
         algo,
-        **env_of_tests(algo, "Recall"),
-        env_kwargs={"delay": 0},
+        **env_of_tests(algo, "Sign"),
         total_timesteps=600,
         eval={"interval": 0, "final_episodes": 50, "num_envs": 10},
         algo_kwargs={"hidden_sizes": [32], "learning_rate": 3e-3, "batch_size": 32, "buffer_size": 600, **noise},

@@ -15,11 +15,17 @@ from rl_training.algorithms.config import AlgorithmConfig
 from rl_training.experiment.registry import REGISTRY
 
 PROMISED = {
-    "rl_training": ["DQN", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "load_agent"],
-    "rl_training.api": ["DQN", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "load_agent"],
-    "rl_training.algorithms": ["DQN", "SAC", "DrQ", "DrQv2", "dqn_loss", "drq_loss"],
-    "rl_training.data": ["FrameReplayBuffer", "NStepAccumulator", "ReplayBuffer"],
-    "rl_training.models": ["CNNDrQModel", "MLPQNetwork", "NatureCNN"],
+    "rl_training": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "load_agent"],
+    "rl_training.api": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "load_agent"],
+    "rl_training.algorithms": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "dqn_loss", "drq_loss"],
+    "rl_training.data": [
+        "FrameReplayBuffer",
+        "NStepAccumulator",
+        "PrioritizedRecurrentReplayBuffer",
+        "RecurrentReplayBuffer",
+        "ReplayBuffer",
+    ],
+    "rl_training.models": ["CNNDrQModel", "LSTMQNetwork", "MLPQNetwork", "NatureCNN"],
 }
 
 
@@ -40,6 +46,13 @@ def test_promised_names_are_exported(module_name: str) -> None:
         ("rl_training.algorithms.dqn", "DQN"),
         ("rl_training.algorithms.dqn", "dqn_loss"),
         ("rl_training.runtime.dqn_trainer", "train_dqn"),
+        ("rl_training.data.recurrent_replay_buffer", "RecurrentReplayBuffer"),
+        ("rl_training.data.prioritized_recurrent_replay_buffer", "PrioritizedRecurrentReplayBuffer"),
+        ("rl_training.models.recurrent.lstm_q_network", "LSTMQNetwork"),
+        ("rl_training.algorithms.drqn", "DRQN"),
+        ("rl_training.algorithms.r2d2", "R2D2"),
+        ("rl_training.runtime.drqn_trainer", "train_drqn"),
+        ("rl_training.runtime.r2d2_trainer", "train_r2d2"),
         ("rl_training.models.cnn.drq", "CNNDrQModel"),
         ("rl_training.models.cnn", "NatureCNN"),
         ("rl_training.algorithms.drq", "DrQ"),

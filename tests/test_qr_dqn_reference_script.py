@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
+from reference_scripts import check_reference_script
 
 
 @pytest.mark.parametrize("name", ["qr_dqn_cartpole_reference", "c51_cartpole_reference"])
 def test_reference_script_trains_evaluates_and_exports(name: str, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--smoke", "--output-dir", str(run)]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert finished.returncode == 0, finished.stderr
-    assert "greedy return" in finished.stdout
-    assert (run / "policy.safetensors").exists()
-    assert (run / "checkpoints" / "latest" / "manifest.json").exists()
+    check_reference_script(name, tmp_path)

@@ -11,7 +11,7 @@ from rollouts import DISCRETE, GAUSSIAN, IMAGE, observations
 from torch import Tensor
 
 from rl_training.algorithms.base import init_generator
-from rl_training.models import LSTMCore, RecurrentActorCritic
+from rl_training.models import LSTMCore, LSTMQNetwork, RecurrentActorCritic
 from rl_training.types import SpaceSpec
 
 
@@ -108,3 +108,49 @@ def test_a_step_in_numpy_in_torch_and_for_export_agree(spec: SpaceSpec, shared: 
         np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(after[0], exported[1].numpy(), rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(alone, value, rtol=1e-4, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------- Q-values
+
+
+@pytest.mark.parametrize("previous", [False, True])
+@pytest.mark.parametrize(("spec", "encoder"), [(DISCRETE, (8,)), (DISCRETE, ()), (IMAGE, (8,))], ids=["mlp", "bare", "image"])
+def test_q_values_agree_in_numpy_in_torch_and_along_a_sequence(
+    spec: SpaceSpec, encoder: tuple[int, ...], previous: bool
+) -> None:
+    network = LSTMQNetwork(
+        spec.observation.shape,
+        3,
+        init_generator(0),
+        encoder_sizes=encoder,
+        lstm_size=6,
+        lstm_layers=2,
+        hidden_sizes=(8,),
+        dueling=previous,
+        takes_previous=previous,
+    )
+    rng, time = np.random.default_rng(0), 4
+    obs = observations(spec, (time, 3), rng)
+    before = rng.standard_normal((time, 3, 4), np.float32) if previous else None
+    state = tuple(rng.standard_normal((3, 2, 6), np.float32) for _ in range(2))
+    torch_state = tuple(torch.from_numpy(array) for array in state)
+    with torch.no_grad():
+        along, last = network.q_values_sequence(
+            torch.from_numpy(obs), torch_state, None if before is None else torch.from_numpy(before)
+        )
+    step = network.numpy_step()
+    for t in range(time):
+        row = None if before is None else before[t]
+        through_torch, _ = network._torch_step(obs[t], state, row)
+        q_values, state = step(obs[t], state, row)
+        np.testing.assert_allclose(q_values, along[t].numpy(), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(q_values, through_torch, rtol=1e-3, atol=1e-5)
+    for mine, theirs in zip(state, last, strict=True):
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-3, atol=1e-5)
+
+
+def test_every_weight_of_the_q_network_counts() -> None:
+    network = LSTMQNetwork((4,), 3, init_generator(0), lstm_layers=2, takes_previous=True, dueling=True)
+    q_values, _ = network.q_values_sequence(torch.randn(5, 2, 4), network.initial_state(2), torch.randn(5, 2, 4))
+    gradients = torch.autograd.grad(q_values.square().sum(), list(network.parameters()))
+    assert all(gradient.abs().sum() > 0 for gradient in gradients)

@@ -97,6 +97,11 @@ def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> Non
         "normalize_rewards": True,
         "sequence_length": 5,
         "shared_lstm": True,
+        "overlap": 2,
+        "burn_in": 3,
+        "rescale_values": True,
+        "previous_inputs": True,
+        "epsilon_spread": 2.0,
         "actor_update_interval": 2,
         "reward_scale": 0.5,
         "learn_alpha": True,
@@ -120,7 +125,15 @@ def test_resume_is_bit_exact_with_images(algo: str, prioritized: bool, tmp_path:
         "env_id": "rl_training_test_envs:ImageWalk-v0",
         "num_envs": 2,
         "total_timesteps": 100,
-        "algo_kwargs": {"frame_stack": 3, "buffer_size": 40, "n_step": 2, "train_freq": 4, "prioritized": prioritized},
+        "algo_kwargs": {
+            "frame_stack": 3,
+            "buffer_size": 90,
+            "n_step": 2,
+            "train_freq": 4,
+            **settings_of(
+                algo, {"prioritized": prioritized, "cnn_layers": [[4, 8, 4]], "burn_in": 2, "previous_inputs": True}
+            ),
+        },
     }
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     train_to(tiny_config(algo, **values, output_dir=str(whole)))
@@ -202,16 +215,17 @@ def test_evaluation_and_logging_do_not_disturb_training(algo: str, tmp_path: Pat
         assert mine.get(name) == theirs.get(name)
 
 
-def test_without_replay_resume_says_so_and_refills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algo", ["dqn", "drqn", "r2d2"])
+def test_without_replay_resume_says_so_and_refills(algo: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     checkpoint = {"interval": 70, "replay_every": 0}
-    train_to(tiny_config("dqn", output_dir=str(run), checkpoint=checkpoint), stop_at=150)
+    train_to(tiny_config(algo, output_dir=str(run), checkpoint=checkpoint), stop_at=150)
     said: list[str] = []
     trainer = resume_training(run, warn=said.append)
     before = trainer.learner.updates
     trainer.train(165)
     assert trainer.learner.updates == before  # the empty replay is filled first
-    trainer.train(200)
+    trainer.train(240)
     assert trainer.learner.updates > before
     trainer.close()
     assert any("holds no replay" in message for message in said)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from measure import Measurement, Rate, Stopwatch, repeat
-from workloads import DQNSettings, DrQSettings, PPOSettings, ReplaySettings, SACSettings
+from workloads import DQNSettings, DrQSettings, PPOSettings, ReplaySettings, SACSettings, UpdateSettings
 
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.drq import DrQ, DrQConfig
-from rl_training.data import ReplayBuffer, random_shift
+from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer, random_shift
 from rl_training.experiment.config import TrainConfig, resolve_config
+from rl_training.experiment.registry import get_algorithm
 from rl_training.rng import RandomStreams
 from rl_training.runtime.progress import Progress, Watched
 from rl_training.runtime.trainer import Trainer
@@ -33,11 +35,22 @@ class LoopClock(Progress):
             self.rate = self._watch.rate(watched.env_steps)
 
 
-def dqn_config(settings: DQNSettings, seed: int) -> TrainConfig:
+def distribution(settings: DQNSettings | UpdateSettings) -> tuple[str, dict[str, Any]]:
+    """The algorithm, and its settings for the distribution that it learns."""
+    if settings.num_quantiles:
+        return "qr_dqn", {"num_quantiles": settings.num_quantiles}
+    if settings.num_atoms:
+        return "c51", {"num_atoms": settings.num_atoms, "v_min": 0.0, "v_max": 100.0}
+    return "dqn", {}
+
+
+def dqn_config(settings: DQNSettings, seed: int, compile_mode: str) -> TrainConfig:
     """The settings in our terms. Our target interval counts updates, not env steps."""
+    algo, own_settings = distribution(settings)
     return resolve_config(
         {
-            "algo": "qr_dqn" if settings.num_quantiles else "dqn",
+            "algo": algo,
+            "compile": compile_mode,
             "env_id": settings.env_id,
             "num_envs": settings.num_envs,
             "seed": seed,
@@ -57,26 +70,67 @@ def dqn_config(settings: DQNSettings, seed: int) -> TrainConfig:
                 "target_update_interval": settings.target_copy_steps // settings.steps_per_update,
                 "exploration_final_eps": settings.final_epsilon,
                 "exploration_steps": settings.exploration_steps,
-                **({"num_quantiles": settings.num_quantiles} if settings.num_quantiles else {}),
+                **own_settings,
             },
         }
     )
 
 
-def dqn(settings: DQNSettings, seed: int) -> Measurement:
+def dqn(settings: DQNSettings, seed: int, compile_mode: str = "off") -> Measurement:
     clock = LoopClock()
-    result = Trainer(dqn_config(settings, seed), progress=clock).train()
+    result = Trainer(dqn_config(settings, seed, compile_mode), progress=clock).train()
     return Measurement(
         rates={"env steps": clock.rate},
         work={"env steps": result.env_steps, "updates": result.updates},
         outcome={"return of the last 100 episodes": result.metrics["return_mean"]},
+        seconds=result.seconds,
     )
 
 
-def ppo(settings: PPOSettings, seed: int) -> Measurement:
+def dqn_compiled(settings: DQNSettings, seed: int) -> Measurement:
+    return dqn(settings, seed, "on")
+
+
+def update(settings: UpdateSettings, seed: int, compile_mode: str = "off") -> Measurement:
+    algo, own_settings = distribution(settings)
+    own = ("hidden_sizes", "batch_size", "buffer_size", "learning_rate", "gamma", "max_grad_norm")
+    values = {**{name: getattr(settings, name) for name in own}, **own_settings}
+    algorithm_class: Any = get_algorithm(algo).load()
+    config = algorithm_class.config_class.model_validate(values)
+    spec = SpaceSpec(
+        ObservationSpec("vector", (settings.obs_dim,), (settings.obs_dim,)), ActionSpec("discrete", count=settings.actions)
+    )
+    streams = RandomStreams(seed)
+    algorithm = algorithm_class(algorithm_class.make_policy(config, spec, init_generator(seed)), config, streams)
+    buffer, rng, size = algorithm.make_buffer(1, streams), np.random.default_rng(seed), settings.buffer_size
+    obs, next_obs = rng.standard_normal((2, size, settings.obs_dim), np.float32)
+    reward, discount = rng.standard_normal(size, np.float32), np.full(size, settings.gamma, np.float32)
+    buffer.add(Transitions(obs, rng.integers(0, settings.actions, size), reward, next_obs, discount))
+    compiling = Stopwatch()
+    if compile_mode == "on":
+        algorithm.compile(buffer)
+    seconds = compiling.rate(1).wall_seconds
+
+    def learn() -> None:
+        algorithm.update(algorithm.sample(buffer, 0))
+
+    repeat(learn, settings.warm_up)
+    return Measurement({"updates": repeat(learn, settings.updates)}, seconds={"compilation": seconds})
+
+
+def update_compiled(settings: UpdateSettings, seed: int) -> Measurement:
+    return update(settings, seed, "on")
+
+
+def ppo_compiled(settings: PPOSettings, seed: int) -> Measurement:
+    return ppo(settings, seed, "on")
+
+
+def ppo(settings: PPOSettings, seed: int, compile_mode: str = "off") -> Measurement:
     config = resolve_config(
         {
             "algo": "recurrent_ppo" if settings.lstm_size else "ppo",
+            "compile": compile_mode,
             "env_id": settings.env_id,
             "num_envs": settings.num_envs,
             "seed": seed,
@@ -95,7 +149,14 @@ def ppo(settings: PPOSettings, seed: int) -> Measurement:
     )
     clock = LoopClock()
     result = Trainer(config, progress=clock).train()
-    return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps})
+    return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps}, seconds=result.seconds)
+
+
+def transitions(rng: np.random.Generator, count: int, obs_dim: int) -> Transitions:
+    """One step of ``count`` environments, in the shapes that the training loop stores."""
+    obs, next_obs = rng.standard_normal((2, count, obs_dim), np.float32)
+    discount = np.full(count, 0.99, np.float32)
+    return Transitions(obs, np.zeros(count, np.int64), np.ones(count, np.float32), next_obs, discount)
 
 
 def sac(settings: SACSettings, seed: int) -> Measurement:
@@ -169,17 +230,12 @@ def replay(settings: ReplaySettings, seed: int) -> Measurement:
     def new_buffer() -> ReplayBuffer:
         return ReplayBuffer(settings.capacity, (settings.obs_dim,), rng=rng)
 
-    def transitions(count: int) -> Transitions:
-        """One step of ``count`` environments, in the shapes that the training loop stores."""
-        obs, next_obs = rng.standard_normal((2, count, settings.obs_dim), np.float32)
-        discount = np.full(count, 0.99, np.float32)
-        return Transitions(obs, np.zeros(count, np.int64), np.ones(count, np.float32), next_obs, discount)
-
     buffer = new_buffer()
-    adding = repeat(partial(buffer.add, transitions(1)), settings.capacity)
+    adding = repeat(partial(buffer.add, transitions(rng, 1, settings.obs_dim)), settings.capacity)
     sampling = repeat(partial(buffer.sample, settings.batch_size), settings.samples)
     several = settings.envs_per_add
-    adding_several = repeat(partial(new_buffer().add, transitions(several)), settings.capacity // several, several)
+    steps = transitions(rng, several, settings.obs_dim)
+    adding_several = repeat(partial(new_buffer().add, steps), settings.capacity // several, several)
     return Measurement(
         {
             "add, 1 per call": adding,
@@ -187,3 +243,18 @@ def replay(settings: ReplaySettings, seed: int) -> Measurement:
             f"sample of {settings.batch_size}": sampling,
         }
     )
+
+
+def prioritized(settings: ReplaySettings, seed: int) -> Measurement:
+    rng = np.random.default_rng(seed)
+    buffer = PrioritizedReplayBuffer(settings.capacity, (settings.obs_dim,), alpha=0.6, rng=rng)
+    block = 10_000
+    for _ in range(settings.capacity // block):
+        buffer.add(transitions(rng, block, settings.obs_dim))
+
+    def cycle() -> None:
+        batch = buffer.sample(settings.batch_size, beta=0.4)
+        assert batch.indices is not None
+        buffer.update_priorities(batch.indices, rng.random(settings.batch_size))
+
+    return Measurement({f"sample + update of {settings.batch_size}": repeat(cycle, settings.samples)})

@@ -8,9 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rl_training.api import C51, DQN, PPO, QRDQN, SAC, DrQ, DrQv2, ManagedAlgorithm, RecurrentPPO, load_agent
+    from rl_training.api import C51, DQN, DRQN, PPO, QRDQN, R2D2, SAC, DrQ, DrQv2, ManagedAlgorithm, RecurrentPPO, load_agent
 
-__all__ = ["C51", "DQN", "PPO", "QRDQN", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "RecurrentPPO", "load_agent"]
+__all__ = [
+    "C51",
+    "DQN",
+    "DRQN",
+    "PPO",
+    "QRDQN",
+    "R2D2",
+    "SAC",
+    "DrQ",
+    "DrQv2",
+    "ManagedAlgorithm",
+    "RecurrentPPO",
+    "load_agent",
+]
 __version__ = "0.1.0"
 
 

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rl_training.errors import ConfigError, ObservationError, RLTrainingError
+from rl_training.errors import ConfigError, ObservationError, RLTrainingError, did_you_mean
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer, TrainResult
 
 USER_ERROR = 2
+#: what a line for `predict` may hold
+PREDICT_KEYS = ("obs", "action_mask", "reward", "episode_start")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_predict(commands)
     _add_export(commands)
     _add_list_show_plot(commands)
+    _add_bench(commands)
     return parser
 
 
@@ -118,11 +121,17 @@ def _add_resume(commands: Any) -> None:
 
 
 def _add_eval(commands: Any) -> None:
-    examples = ("runs/mine", "runs/mine --episodes 100 --json", "runs/mine/checkpoints/best")
+    examples = (
+        "runs/mine",
+        "runs/mine --episodes 100 --json",
+        "runs/mine/checkpoints/best",
+        "runs/mine --episodes 1 --video episode.gif",
+    )
     evaluate = _command(commands, "eval", _eval, "evaluate a policy over whole episodes", examples)
     evaluate.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
     evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="how many (default 20)")
     evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    evaluate.add_argument("--video", type=Path, metavar="FILE", help="film the first episode: a .gif or an .mp4")
 
 
 def _add_predict(commands: Any) -> None:
@@ -136,7 +145,8 @@ def _add_predict(commands: Any) -> None:
     predict.add_argument(
         "--obs",
         metavar="JSON_OR_FILE",
-        help='one observation as JSON (or {"obs": ..., "action_mask": ...}), or a file of them, one a line; default: stdin',
+        help='one observation as JSON, or an object with "obs" and perhaps "action_mask", "reward" (of the action before), '
+        '"episode_start" (the memory begins anew); or a file of them, one a line; default: stdin',
     )
 
 
@@ -156,6 +166,26 @@ def _add_list_show_plot(commands: Any) -> None:
     plot = _command(commands, "plot", _plot, "draw learning curves; seeds of one config become a mean with a band", examples)
     plot.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run directories")
     plot.add_argument("--output", type=Path, default=Path("learning_curves.png"), metavar="PNG")
+
+
+def _add_bench(commands: Any) -> None:
+    examples = ("dqn/cartpole ppo/cartpole --seeds 5 --jobs 2", "", "--peers", "--time-to-solve", "--report")
+    summary = "train configs on several seeds and hold them against references and peers; finished runs are not repeated"
+    bench = _command(commands, "bench", _bench, summary, examples)
+    bench.add_argument(
+        "configs", nargs="*", metavar="CONFIG", help="packaged configs or YAML files (default: all references)"
+    )
+    bench.add_argument("--seeds", type=_positive, metavar="N", help="seeds 0 to N-1 (default: as the references say, or 5)")
+    bench.add_argument("--jobs", type=_positive, metavar="N", help="processes at a time (default 2; to solve: 1)")
+    bench.add_argument("--peers", action="store_true", help="Stable-Baselines3 and sb3-contrib too, on the same budgets")
+    bench.add_argument("--time-to-solve", action="store_true", help="instead: race the peers until a task is solved")
+    bench.add_argument("--report", action="store_true", help="train nothing, write the tables and curves again")
+    bench.add_argument("--runs", type=Path, default=Path("runs/learning"), metavar="DIR", help="default: runs/learning")
+    places = "default: the repository's own, elsewhere"
+    bench.add_argument("--references", type=Path, metavar="YAML", help=f"what to reach ({places} none)")
+    bench.add_argument("--peers-file", type=Path, metavar="YAML", help=f"settings of the peers ({places} none)")
+    bench.add_argument("--results", type=Path, metavar="DIR", help=f"the figures as JSON ({places} with the runs)")
+    bench.add_argument("--page", type=Path, metavar="MD", help=f"the tables and curves ({places} with the runs)")
 
 
 def _positive(text: str) -> int:
@@ -223,7 +253,7 @@ def _print_summary(result: TrainResult, run_dir: str) -> None:
     evaluation = result.evaluation
     assert evaluation is not None
     total = sum(result.seconds.values())
-    shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items())
+    shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items() if seconds > 0)
     best = "" if result.best_return is None else f" (best during training: {result.best_return:.1f})"
     now = "" if result.steps_now == result.env_steps else f" ({result.steps_now} of them now)"
     print(
@@ -244,7 +274,11 @@ def _eval(arguments: argparse.Namespace) -> int:
     from rl_training.api import load_agent
 
     with load_agent(arguments.path) as agent:
+        film = None if arguments.video is None else agent.film(arguments.video)
         result = agent.evaluate(arguments.episodes)
+    if film is not None:
+        extent = f"the first {film.seconds:.0f} s" if film.cut else f"{film.seconds:.1f} s"
+        print(f"filmed {extent} of the first episode: {arguments.video}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(result.to_json()))
     else:
@@ -267,7 +301,11 @@ def _predict(arguments: argparse.Namespace) -> int:
             fields = line if isinstance(line, dict) else {"obs": line}
             if "obs" not in fields:
                 raise ObservationError(f"an object needs the key 'obs', not only {', '.join(fields) or 'nothing'}")
-            action, state = agent.predict(fields["obs"], state, action_mask=fields.get("action_mask"))
+            unknown = [key for key in fields if key not in PREDICT_KEYS]
+            if unknown:
+                raise ObservationError(f"unknown key '{unknown[0]}'{did_you_mean(unknown[0], PREDICT_KEYS)}")
+            options: dict[str, Any] = {key: value for key, value in fields.items() if key != "obs"}
+            action, state = agent.predict(fields["obs"], state, **options)
         except ValueError as error:
             raise ObservationError(f"line {number} is not JSON: {error}") from error
         except ObservationError as error:
@@ -342,3 +380,21 @@ def _plot(arguments: argparse.Namespace) -> int:
         print(label)
     print(f"written to {arguments.output}")
     return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from rl_training.bench.command import make_plan, run_bench
+
+    plan = make_plan(
+        arguments.configs,
+        seeds=arguments.seeds,
+        jobs=arguments.jobs,
+        runs=arguments.runs,
+        references=arguments.references,
+        peers=arguments.peers_file,
+        results=arguments.results,
+        page=arguments.page,
+        with_peers=arguments.peers,
+        race=arguments.time_to_solve,
+    )
+    return run_bench(plan, report_only=arguments.report)

@@ -29,6 +29,10 @@ class CheckpointError(RLTrainingError):
     """A checkpoint or run directory that is missing, damaged, newer than this version, or cannot be written."""
 
 
+class CompilationError(RLTrainingError):
+    """The update could not be compiled."""
+
+
 class ObservationError(RLTrainingError):
     """An observation handed to ``predict`` that does not fit the policy."""
 

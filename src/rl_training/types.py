@@ -20,6 +20,16 @@ Carry = tuple[Any, ...]
 State = dict[str, Any]
 
 
+def reset_rows(carry: Carry, rows: NDArray[np.bool_]) -> Carry:
+    """The carry with these rows (env,) at the start of an episode, which is zero everywhere."""
+    if not carry or not rows.any():
+        return carry
+    fresh = tuple(array.copy() for array in carry)
+    for array in fresh:
+        array[rows] = 0
+    return fresh
+
+
 class Step(NamedTuple):
     """One step of N environments. ``next_obs`` is the true next observation, the final one of an ended episode."""
 
@@ -68,16 +78,42 @@ class TransitionBatch(NamedTuple):
     indices: NDArray[np.int64] | None = None  # where the priorities go
 
 
+class SequenceBatch(NamedTuple):
+    """Sampled sequences as tensors, time first. They never cross an episode; padding follows a sequence's end.
+
+    A target is always ``reward + discount * value(obs[burn_in + bootstrap])``, the value in the state that is reached there.
+    """
+
+    obs: Tensor  # (burn_in + time + n, batch, ...): before the sequence, of its steps, and what their targets need after it
+    action: Tensor  # (time, batch)
+    reward: Tensor  # (time, batch) summed over up to n steps
+    discount: Tensor  # (time, batch) gamma^k * (1 - terminated)
+    bootstrap: Tensor  # (time, batch) t + k, with k the number of rewards really summed
+    mask: Tensor  # (time, batch) 1 for real steps, 0 for padding
+    episode_start: Tensor  # (time, batch) whether an episode starts there
+    state: tuple[Tensor, ...]  # (batch, ...) each: what acting remembered before the first row
+    previous: Tensor | None = None  # (burn_in + time + n, batch, action + 1) the action before, one-hot, and its reward
+    action_mask: Tensor | None = None  # (time + n, batch, action) what is allowed
+    burn_in: int = 0  # rows of ``obs`` that precede the sequences
+    has_burn_in: Tensor | None = None  # (batch,) False: the sequence starts its episode, and the rows before it mean nothing
+    weights: Tensor | None = None  # (batch,) importance weights of prioritised replay
+    indices: NDArray[np.int64] | None = None  # where the priorities go
+
+
 @dataclass(frozen=True)
 class UpdateResult:
     """What one gradient update measured. Samples stay tensors; means are taken when somebody looks."""
 
     samples: Mapping[str, Tensor]
     priorities: Tensor | None = None  # (batch,) what prioritised replay should remember
+    share: Tensor | None = None  # how much each sample counts in a mean; none: all alike
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        return {name: float(value.mean()) for name, value in self.samples.items()}
+        share = self.share
+        if share is None:
+            return {name: float(value.mean()) for name, value in self.samples.items()}
+        return {name: float((value * share).sum()) for name, value in self.samples.items()}
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,15 @@ from rl_training.algorithms.config import AlgorithmConfig, OffPolicyConfig, OnPo
 from rl_training.data.rollout_buffer import Rollout
 from rl_training.rng import RandomStreams, derive_seed
 from rl_training.schedules import LinearSchedule
-from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, Step, UpdateResult
+from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, Step, UpdateResult, reset_rows
 
 
 class ExportModule(nn.Module):
-    """A policy for use elsewhere: raw observations (batch, *raw_shape), then the state of a policy that remembers, to
-    actions in the environment's own terms, the numbers behind them, and the state after."""
+    """A policy for use elsewhere: raw observations (batch, *raw_shape), the reward of the step before (batch,) if it takes
+    that, then the state of a policy that remembers, to actions in the environment's own terms, the numbers behind them, and
+    the state after."""
 
+    takes_reward: bool = False
     output_names: tuple[str, ...] = ("action", "values")
     state_names: tuple[str, ...] = ()
 
@@ -31,6 +33,8 @@ class ExportModule(nn.Module):
 
 class Policy(ABC):
     """Acting. ``act`` with a generator explores as training does; without one it is deterministic."""
+
+    takes_reward: bool = False  # whether ``note_reward`` matters
 
     def __init__(self, network: nn.Module, spec: SpaceSpec) -> None:
         self.network = network
@@ -57,7 +61,15 @@ class Policy(ABC):
 
     def reset_carry(self, carry: Carry, ended: Array) -> Carry:
         """The carry with the rows of ended episodes set back to the start."""
+        return reset_rows(carry, ended)
+
+    def note_reward(self, carry: Carry, reward: Array) -> Carry:
+        """The carry after the environments have answered an action with these rewards, for policies that remember them."""
         return carry
+
+    def next_carry(self, carry: Carry, step: Step) -> Carry:
+        """What to act on next, from the carry that ``act`` gave and what came of it."""
+        return self.reset_carry(self.note_reward(carry, step.reward), step.ended)
 
     def parameters_moved(self) -> None:
         """Called when the parameters' memory is new, so that cached views of it can be dropped."""
@@ -73,7 +85,8 @@ class Policy(ABC):
 class Recorder(Protocol):
     """Turns steps into items for a buffer."""
 
-    def record(self, step: Step) -> Any: ...
+    def record(self, step: Step, carry: Carry) -> Any:
+        """``carry`` is the policy's after the step, not yet reset."""
 
     def discard(self, env_index: int) -> None: ...
 
@@ -107,6 +120,8 @@ class Algorithm(ABC):
     """One batch in, one update out."""
 
     config_class: ClassVar[type[AlgorithmConfig]]
+    #: so many updates of a small network repay its compilation from scratch (docs/adr/0007)
+    compile_repaid_after: ClassVar[int] = 0
     policy: Policy
 
     def __init__(self, policy: Policy, config: AlgorithmConfig) -> None:
@@ -123,6 +138,14 @@ class Algorithm(ABC):
     @abstractmethod
     def make_policy(cls, config: Any, spec: SpaceSpec, generator: torch.Generator) -> Policy:
         """A freshly initialised policy: all that evaluation, prediction and export need."""
+
+    def why_not_compiled(self) -> str | None:
+        """What stands against a compiled update; None: nothing, and ``compile`` can be called."""
+        return "its update has no compiled form"
+
+    def compile(self, source: Any) -> None:
+        """Makes the update a compiled graph, for batches as this buffer (or rollout) gives them. Nothing else changes."""
+        raise NotImplementedError
 
     def policy_loaded(self) -> None:
         """Called when the policy starts from given weights, so that whatever follows it can start there too."""

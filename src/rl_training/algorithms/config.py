@@ -19,6 +19,9 @@ Positive = Annotated[Integer, Field(ge=1)]
 Count = Annotated[Integer, Field(ge=0)]
 Fraction = Annotated[Number, Field(ge=0.0, le=1.0)]
 PositiveNumber = Annotated[Number, Field(gt=0.0)]
+#: filters, kernel and stride of each convolution
+ConvLayers = tuple[tuple[Positive, Positive, Positive], ...]
+NATURE_LAYERS: ConvLayers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
 class StrictModel(BaseModel):
@@ -39,6 +42,10 @@ class AlgorithmConfig(StrictModel):
     adam_eps: PositiveNumber = Field(1e-8, description="Adam's epsilon")
     max_grad_norm: PositiveNumber | None = Field(10.0, description="gradients are clipped to this norm; none: never")
 
+    def updates_in(self, total_timesteps: int, num_envs: int) -> int:
+        """How many updates a run of so many env steps makes."""
+        raise NotImplementedError
+
     @model_validator(mode="after")
     def _decay_is_whole(self) -> AlgorithmConfig:
         if (self.final_learning_rate is None) != (self.learning_rate_decay_steps == 0):
@@ -54,6 +61,13 @@ class OffPolicyConfig(AlgorithmConfig):
     learning_starts: Count = Field(1_000, description="env steps of random acting before the first update")
     train_freq: Positive = Field(1, description="env steps between training phases")
     gradient_steps: Positive = Field(1, description="updates in one training phase")
+    clip_reward: PositiveNumber | None = Field(
+        None,
+        description="rewards are learned no larger than this, either sign; returns are told unclipped; none: as they are",
+    )
+
+    def updates_in(self, total_timesteps: int, num_envs: int) -> int:
+        return max(total_timesteps - self.learning_starts, 0) // self.train_freq * self.gradient_steps
 
     @model_validator(mode="after")
     def _batch_fits(self) -> OffPolicyConfig:
@@ -90,10 +104,11 @@ class OnPolicyConfig(AlgorithmConfig):
     hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
     activation: Literal["tanh", "relu"] = Field("tanh", description="between the hidden layers")
     initial_log_std: Number = Field(0.0, description="log of the first standard deviation of continuous actions")
-    cnn_layers: tuple[tuple[Positive, Positive, Positive], ...] = Field(
-        ((32, 8, 4), (64, 4, 2), (64, 3, 1)), description="filters, kernel and stride of the convolutions on images"
-    )
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of the convolutions on images")
     cnn_features: Positive = Field(512, description="width of what the convolutions end in")
+
+    def updates_in(self, total_timesteps: int, num_envs: int) -> int:
+        return total_timesteps // (self.n_steps * num_envs) * self.n_epochs * self.n_minibatches
 
     @model_validator(mode="after")
     def _clip_decay_is_whole(self) -> OnPolicyConfig:

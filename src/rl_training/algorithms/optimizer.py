@@ -6,10 +6,15 @@ vector, and so do their gradients: clipping, Adam and a target update are then a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
 
 from rl_training.types import State
+
+T = TypeVar("T")
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
@@ -48,12 +53,13 @@ class FlatAdam:
         self._share = torch.empty(0)
         self._steps = torch.zeros((), dtype=torch.float32, device=self.parameters.device)
 
-    def step(self, losses: Tensor, learning_rate: float) -> None:
-        """One step down the gradient of the mean of ``losses``."""
+    def step(self, losses: Tensor, learning_rate: float, share: Tensor | None = None) -> None:
+        """One step down the gradient of the mean of ``losses``, or of their sum weighted by ``share``."""
         self.gradient.zero_()
-        share = self._share
-        if share.shape != losses.shape:  # the gradient of the mean, without taking the mean
-            share = self._share = torch.full_like(losses, 1.0 / losses.numel(), requires_grad=False)
+        if share is None:
+            share = self._share
+            if share.shape != losses.shape:  # the gradient of the mean, without taking the mean
+                share = self._share = torch.full_like(losses, 1.0 / losses.numel(), requires_grad=False)
         # What losses.backward(share) ends up calling, less a twelfth of a small update's time in checks on the way.
         torch.autograd.Variable._execution_engine.run_backward(
             (losses,), (share,), False, False, (), allow_unreachable=True, accumulate_grad=True
@@ -83,6 +89,37 @@ class FlatAdam:
         if self.gradient.device.type == "cpu" and float(norm) <= max_norm:  # elsewhere, looking would wait for the device
             return
         self.gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that a step changes."""
+        return self.parameters, self._mean, self._square, self._steps
+
+    def traced_step(
+        self, tensors: Sequence[Tensor], losses: Callable[[Tensor], tuple[Tensor, T]], learning_rate: Tensor
+    ) -> T:
+        """``step`` in operations for a compiler to fuse: ``losses`` of the parameters, and what comes with them to hand on.
+
+        ``tensors`` stand for ``self.tensors``. Only compiled is it faster: the gradient is a function of the flat vector.
+        """
+
+        def mean_loss(parameters: Tensor) -> tuple[Tensor, T]:
+            loss, output = losses(parameters)
+            return loss.mean(), output
+
+        parameters, mean, square, steps = tensors
+        output: T
+        gradient, output = torch.func.grad(mean_loss, has_aux=True)(parameters)
+        if self._max_norm is not None:
+            norm = torch.linalg.vector_norm(gradient)
+            gradient = gradient * (self._max_norm / (norm + 1e-6)).clamp(max=1.0)
+        steps.add_(1.0)
+        mean.lerp_(gradient, 1.0 - self._betas[0])
+        square.mul_(self._betas[1]).addcmul_(gradient, gradient, value=1.0 - self._betas[1])
+        correction, correction_square = (1.0 - beta ** steps.double() for beta in self._betas)
+        size, root = (learning_rate / correction).float(), correction_square.sqrt().float()
+        parameters.sub_(size * mean / (square.sqrt() / root + self._eps))
+        return output
 
     def state_dict(self) -> State:
         return {"mean": self._mean.clone(), "square": self._square.clone(), "steps": self._steps.clone()}

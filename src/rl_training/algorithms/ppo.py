@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.algorithms.base import ExportModule, OnPolicyAlgorithm, Policy
+from rl_training.algorithms.compiled import CompiledStep
 from rl_training.algorithms.config import OnPolicyConfig
 from rl_training.algorithms.optimizer import FlatAdam
 from rl_training.algorithms.return_scale import ReturnScale
@@ -56,7 +58,7 @@ def ppo_loss(
     target: Tensor,  # (batch,) what the value should be
     entropy: Tensor,  # (batch,) of the policy now
     *,
-    clip_range: float,
+    clip_range: float | Tensor,
     value_coef: float = 0.5,
     entropy_coef: float = 0.0,
     clip_value: float | None = None,
@@ -66,7 +68,8 @@ def ppo_loss(
     assert log_prob.shape == old_log_prob.shape == advantage.shape == value.shape == target.shape == entropy.shape
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
-    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantage)
+    near_ratio = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)  # type: ignore[arg-type]
+    surrogate = torch.minimum(ratio * advantage, near_ratio * advantage)
     value_loss = (value - target).square()
     if clip_value is not None:
         assert old_value is not None
@@ -167,6 +170,17 @@ class Phase:
         self.action = self.tensor(flat(rollout.action))
         self.mask = None if rollout.action_mask is None else self.tensor(flat(rollout.action_mask))
 
+    def tensors(self) -> list[Tensor]:
+        """What ``evaluate`` gathers from."""
+        return [self.prepared, self.action] if self.mask is None else [self.prepared, self.action, self.mask]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Phase:
+        """The same with others in place of ``tensors()``."""
+        phase = copy.copy(self)
+        phase.prepared, phase.action, *mask = tensors
+        phase.mask = mask[0] if mask else None
+        return phase
+
     def tensor(self, array: Array) -> Tensor:
         return torch.as_tensor(array, device=self.device)
 
@@ -209,6 +223,7 @@ class PPO(OnPolicyAlgorithm):
     """Proximal policy optimisation."""
 
     config_class: ClassVar[type[OnPolicyConfig]] = PPOConfig
+    compile_repaid_after = 20_000
     config: OnPolicyConfig
 
     def __init__(self, policy: Policy, config: OnPolicyConfig, streams: RandomStreams) -> None:
@@ -221,6 +236,7 @@ class PPO(OnPolicyAlgorithm):
         self.return_scale = ReturnScale(config.gamma) if config.normalize_rewards else None
         self._order = streams["minibatch"]
         self.updates = 0
+        self._compiled: CompiledStep | None = None
 
     @classmethod
     def make_policy(cls, config: Any, spec: SpaceSpec, generator: torch.Generator) -> Policy:
@@ -240,12 +256,17 @@ class PPO(OnPolicyAlgorithm):
             if epoch:
                 minibatches = phase.minibatches(config.n_minibatches, self._order)
             for minibatch in minibatches:
-                output = self._minibatch_loss(phase, minibatch, columns, clip_range)
-                if config.target_kl is not None and output.metrics["approx_kl"].mean() > config.target_kl:
-                    break
-                self.optimizer.step(output.loss, learning_rate)
+                if self._compiled is not None:
+                    tensors = [columns, *phase.tensors(), minibatch]
+                    measured = self._compiled(tensors, learning_rate=learning_rate, clip_range=clip_range)
+                else:
+                    output = self._minibatch_loss(phase, minibatch, columns, clip_range)
+                    if config.target_kl is not None and output.metrics["approx_kl"].mean() > config.target_kl:
+                        break
+                    self.optimizer.step(output.loss, learning_rate)
+                    measured = {"loss": output.loss.detach(), **output.metrics}
                 self.updates += 1
-                for name, sample in {"loss": output.loss.detach(), **output.metrics}.items():
+                for name, sample in measured.items():
                     samples.setdefault(name, []).append(sample)
             else:
                 continue
@@ -254,6 +275,23 @@ class PPO(OnPolicyAlgorithm):
         measured = {name: torch.cat(parts) for name, parts in samples.items()}
         unexplained = torch.as_tensor(np.var(advantage) / max(float(np.var(target)), 1e-12))
         return UpdateResult({**measured, "explained_variance": 1.0 - unexplained})
+
+    def why_not_compiled(self) -> str | None:
+        return None if self.config.target_kl is None else "target_kl decides between a loss and its step"
+
+    def compile(self, source: Any) -> None:
+        phase = self.begin_phase(source.whole())
+        steps = len(phase.action)
+        columns = torch.zeros(steps, 4, device=phase.device)
+
+        def losses(tensors: Sequence[Tensor], settings: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+            columns, *of_phase, minibatch = tensors
+            return self._minibatch_loss(phase.with_tensors(of_phase), minibatch, columns, settings["clip_range"].float())
+
+        compiled = CompiledStep(self.optimizer, self.policy.network, losses, settings=["clip_range"])
+        for size in {steps // self.config.n_minibatches, -(-steps // self.config.n_minibatches)}:
+            compiled.prepare([columns, *phase.tensors(), torch.arange(size, device=phase.device)])
+        self._compiled = compiled
 
     def begin_phase(self, rollout: Rollout) -> Phase:
         return Phase(self.policy.network, rollout)
@@ -291,7 +329,7 @@ class PPO(OnPolicyAlgorithm):
         advantage = gae(reward, value, next_value, discount, trace)
         return advantage, advantage + value
 
-    def _minibatch_loss(self, phase: Phase, minibatch: Any, columns: Tensor, clip_range: float) -> PPOLoss:
+    def _minibatch_loss(self, phase: Phase, minibatch: Any, columns: Tensor, clip_range: float | Tensor) -> PPOLoss:
         config = self.config
         now = phase.evaluate(minibatch)
         old_log_prob, old_value, advantage, target = columns.index_select(0, phase.steps(minibatch)).unbind(1)

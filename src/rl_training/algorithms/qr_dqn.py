@@ -53,6 +53,7 @@ class QRDQN(ValueAlgorithm):
     """Deep Q-learning of the whole distribution of the return, by its quantiles."""
 
     config_class = QRDQNConfig
+    compile_repaid_after = 10_000
     config: QRDQNConfig
 
     @classmethod

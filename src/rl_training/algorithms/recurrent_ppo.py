@@ -58,14 +58,6 @@ class RecurrentPolicy(Policy):
     def initial_carry(self, num_envs: int) -> Carry:
         return self.network.initial_state(num_envs)
 
-    def reset_carry(self, carry: Carry, ended: Array) -> Carry:
-        if not ended.any():
-            return carry
-        fresh = tuple(array.copy() for array in carry)
-        for array in fresh:
-            array[ended] = 0.0
-        return fresh
-
     def parameters_moved(self) -> None:
         self._step = None
 
@@ -160,6 +152,9 @@ class RecurrentPPO(PPO):
             **network_options(config),
         )
         return RecurrentPolicy(network, spec)
+
+    def why_not_compiled(self) -> str | None:
+        return "its sequences have new shapes in every update"
 
     def begin_phase(self, rollout: Rollout) -> RecurrentPhase:
         return RecurrentPhase(self.policy.network, rollout, self.config.sequence_length)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Buffer, ExportModule, OffPolicyAlgorithm, Policy, Recorder
-from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig, Positive
+from rl_training.algorithms.compiled import CompiledStep
+from rl_training.algorithms.config import NATURE_LAYERS, ConvLayers, Count, Fraction, OffPolicyConfig, Positive
 from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
 from rl_training.data import FrameReplayBuffer, NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer, StepRecorder
 from rl_training.models import MLP, NatureCNN, ValueHead, ValueNetwork
@@ -24,19 +25,10 @@ from rl_training.schedules import LinearSchedule
 from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, TransitionBatch, UpdateResult
 
 
-class ValueConfig(OffPolicyConfig):
-    """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the switches on."""
+class QLearningConfig(OffPolicyConfig):
+    """What everything that learns action values has."""
 
-    hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
-    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
     double: bool = Field(False, description="choose the bootstrap action with the online network")
-    dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
-    noisy: bool = Field(False, description="explore by noise in the last layers instead of epsilon")
-    n_step: Positive = Field(1, description="rewards summed in one transition")
-    prioritized: bool = Field(False, description="sample by priority instead of uniformly")
-    priority_alpha: Fraction = Field(0.5, description="how much priorities count; 0: not at all")
-    priority_beta: Fraction = Field(0.4, description="how much their bias is corrected at the start")
-    priority_beta_steps: Count = Field(50_000, description="env steps over which the correction becomes complete")
     tau: Fraction = Field(1.0, description="share of the online weights in a target update; 1: a copy")
     target_update_interval: Positive = Field(500, description="updates between target updates")
     exploration_initial_eps: Fraction = Field(1.0, description="chance of a random action at the start")
@@ -44,8 +36,56 @@ class ValueConfig(OffPolicyConfig):
     exploration_steps: Count = Field(10_000, description="env steps over which the chance falls")
 
 
-class EpsilonGreedyPolicy(Policy):
-    """Acts on the largest Q-value; exploring, each environment draws for itself whether to act at random.
+class ValueConfig(QLearningConfig):
+    """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the switches on."""
+
+    hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of the convolutions on images")
+    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
+    dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
+    noisy: bool = Field(False, description="explore by noise in the last layers instead of epsilon")
+    n_step: Positive = Field(1, description="rewards summed in one transition")
+    prioritized: bool = Field(False, description="sample by priority instead of uniformly")
+    priority_alpha: Fraction = Field(0.5, description="how much priorities count; 0: not at all")
+    priority_beta: Fraction = Field(0.4, description="how much their bias is corrected at the start")
+    priority_beta_steps: Count = Field(50_000, description="env steps over which the correction becomes complete")
+
+
+class EpsilonPolicy(Policy):
+    """Acting on Q-values with epsilon: each environment draws for itself whether to act at random."""
+
+    def __init__(self, network: nn.Module, spec: SpaceSpec, config: QLearningConfig) -> None:
+        super().__init__(network, spec)
+        self._warm_up = config.learning_starts
+        self._schedule = LinearSchedule(
+            config.exploration_initial_eps, config.exploration_final_eps, config.exploration_steps
+        )
+
+    def epsilon(self, env_steps: int) -> float:
+        return 1.0 if env_steps < self._warm_up else self._schedule(env_steps)
+
+    def epsilons(self, env_steps: int, envs: int) -> Array | float:
+        """Epsilon of each environment, or one for all."""
+        return self.epsilon(env_steps)
+
+    def draw(
+        self, rng: np.random.Generator, env_steps: int, envs: int, action_mask: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Which environments act at random, and a random action for each."""
+        explore: NDArray[np.bool_] = rng.random(envs) < self.epsilons(env_steps, envs)
+        return explore, _random_actions(rng, envs, self.spec.action.count, action_mask)
+
+
+def greedy_actions(q_values: Array, action_mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+    """The best action of each row (env, action), of those that are allowed."""
+    if action_mask is not None:
+        q_values = np.where(action_mask, q_values, -np.inf)
+    greedy: NDArray[np.int64] = q_values.argmax(axis=1)
+    return greedy
+
+
+class EpsilonGreedyPolicy(EpsilonPolicy):
+    """Acts on the largest Q-value of a feed-forward network.
 
     A noisy network explores by its noise: epsilon is then 0 after the warm-up.
     """
@@ -53,18 +93,12 @@ class EpsilonGreedyPolicy(Policy):
     network: ValueNetwork
 
     def __init__(self, network: ValueNetwork, spec: SpaceSpec, config: ValueConfig) -> None:
-        super().__init__(network, spec)
-        self._warm_up = config.learning_starts
+        super().__init__(network, spec, config)
         self._noisy = config.noisy
-        self._schedule = LinearSchedule(
-            config.exploration_initial_eps, config.exploration_final_eps, config.exploration_steps
-        )
         self._q_functions: dict[bool, Callable[[Array], Array]] = {}
 
     def epsilon(self, env_steps: int) -> float:
-        if env_steps < self._warm_up:
-            return 1.0
-        return 0.0 if self._noisy else self._schedule(env_steps)
+        return 0.0 if self._noisy and env_steps >= self._warm_up else super().epsilon(env_steps)
 
     def act(
         self,
@@ -76,19 +110,11 @@ class EpsilonGreedyPolicy(Policy):
         action_mask: NDArray[np.bool_] | None = None,
     ) -> PolicyOutput:
         if rng is None:
-            return PolicyOutput(self._greedy(obs, action_mask, noisy=False), carry, {})
-        explore = rng.random(len(obs)) < self.epsilon(env_steps)
-        action = _random_actions(rng, len(obs), self.spec.action.count, action_mask)
+            return PolicyOutput(greedy_actions(self.q(obs), action_mask), carry, {})
+        explore, action = self.draw(rng, env_steps, len(obs), action_mask)
         if not explore.all():
-            action = np.where(explore, action, self._greedy(obs, action_mask, noisy=self._noisy))
+            action = np.where(explore, action, greedy_actions(self.q(obs, self._noisy), action_mask))
         return PolicyOutput(action, carry, {})
-
-    def _greedy(self, obs: Array, action_mask: NDArray[np.bool_] | None, *, noisy: bool) -> NDArray[np.int64]:
-        values = self.q(obs, noisy)
-        if action_mask is not None:
-            values = np.where(action_mask, values, -np.inf)
-        greedy: NDArray[np.int64] = values.argmax(axis=1)
-        return greedy
 
     def q(self, obs: Array, noisy: bool = False) -> Array:
         """Q-values (env, action), with the exploration noise or without."""
@@ -170,24 +196,72 @@ def take_action(values: Tensor, action: Tensor) -> Tensor:
     return values.gather(1, index).squeeze(1)
 
 
-class ValueAlgorithm(OffPolicyAlgorithm):
-    """The update that DQN, QR-DQN and C51 share; each adds its network and its ``loss``."""
+def tensors_of(batch: TransitionBatch) -> list[Tensor]:
+    """The fields that a compiled update takes."""
+    return [field for field in batch if isinstance(field, Tensor)]
 
-    policy: EpsilonGreedyPolicy
-    config: ValueConfig
 
-    def __init__(self, policy: EpsilonGreedyPolicy, config: ValueConfig, streams: RandomStreams) -> None:
+class QLearning(OffPolicyAlgorithm):
+    """An online network that learns and a target network that follows it."""
+
+    policy: EpsilonPolicy
+    config: QLearningConfig
+    target: nn.Module
+
+    def __init__(self, policy: EpsilonPolicy, config: QLearningConfig) -> None:
         super().__init__(policy, config)
         self.config = config
         self.target = copy.deepcopy(policy.network).requires_grad_(False)
         self.optimizer = FlatAdam(policy.network, eps=config.adam_eps, max_norm=config.max_grad_norm)
         policy.parameters_moved()
         self._target_parameters = flatten_parameters(self.target)
+        self.updates = 0
+
+    def _descend(self, losses: Tensor, env_steps: int, share: Tensor | None = None) -> None:
+        """One step of the online network and, when due, of the target network."""
+        self.optimizer.step(losses, self.learning_rate(env_steps), share)
+        tau = self._count_update()
+        if tau:
+            self._target_parameters.lerp_(self.optimizer.parameters, tau)
+
+    def _count_update(self) -> float:
+        """Counts it, and says the share of the online weights that the target network takes over: 0 if that is not due."""
+        self.updates += 1
+        return 0.0 if self.updates % self.config.target_update_interval else self.config.tau
+
+    def schedule_values(self, env_steps: int) -> dict[str, float]:
+        return {**super().schedule_values(env_steps), "epsilon": self.policy.epsilon(env_steps)}
+
+    def policy_loaded(self) -> None:
+        self._target_parameters.copy_(self.optimizer.parameters)
+
+    def state_dict(self) -> State:
+        return {
+            "target": self._target_parameters.clone(),
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self._target_parameters.copy_(state["target"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.updates = int(state["updates"])
+
+
+class ValueAlgorithm(QLearning):
+    """The update that DQN, QR-DQN and C51 share; each adds its network and its ``loss``."""
+
+    policy: EpsilonGreedyPolicy
+    config: ValueConfig
+    target: ValueNetwork
+
+    def __init__(self, policy: EpsilonGreedyPolicy, config: ValueConfig, streams: RandomStreams) -> None:
+        super().__init__(policy, config)
         self._beta = LinearSchedule(config.priority_beta, 1.0, config.priority_beta_steps)
         self._noise_rng = streams["noise"]
         self._noisy_layers = [*noisy_layers(policy.network), *noisy_layers(self.target)]
         self._resample_noise()
-        self.updates = 0
+        self._compiled: CompiledStep | None = None
 
     @abstractmethod
     def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
@@ -195,21 +269,41 @@ class ValueAlgorithm(OffPolicyAlgorithm):
 
     def update(self, batch: TransitionBatch, env_steps: int = 0) -> UpdateResult:
         self._resample_noise()
+        if self._compiled is not None:
+            rate, tau = self.learning_rate(env_steps), self._count_update()
+            measured = self._compiled(tensors_of(batch), learning_rate=rate, tau=tau)
+            return UpdateResult(measured, measured.pop("priority"))
+        output = self.weighted_loss(batch)
+        self._descend(output.loss, env_steps)
+        return UpdateResult({"loss": output.loss.detach(), **output.metrics}, output.priority)
+
+    def weighted_loss(self, batch: TransitionBatch) -> LossOutput:
+        """The loss of the networks as they are, with the weights of prioritised replay."""
         output = self.loss(self.policy.network, self.target, batch)
-        loss = output.loss if batch.weights is None else output.loss * batch.weights
-        self.optimizer.step(loss, self.learning_rate(env_steps))
-        self.updates += 1
-        if self.updates % self.config.target_update_interval == 0:
-            self._target_parameters.lerp_(self.optimizer.parameters, self.config.tau)
-        return UpdateResult({"loss": loss.detach(), **output.metrics}, output.priority)
+        return output if batch.weights is None else output._replace(loss=output.loss * batch.weights)
+
+    def why_not_compiled(self) -> str | None:
+        return None
+
+    def compile(self, source: Any) -> None:
+        blank: TransitionBatch = source.gather(np.zeros(self.config.batch_size, np.int64))
+        if self.config.prioritized:
+            blank = blank._replace(weights=torch.ones_like(blank.reward))
+        names = [name for name, field in blank._asdict().items() if isinstance(field, Tensor)]
+
+        def losses(tensors: Sequence[Tensor], settings: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            fields: dict[str, Any] = dict(zip(names, tensors, strict=True))
+            output = self.weighted_loss(TransitionBatch(**fields))
+            return output.loss, {**output.metrics, "priority": output.priority}
+
+        compiled = CompiledStep(self.optimizer, self.policy.network, losses, target=(self.target, self._target_parameters))
+        compiled.prepare(tensors_of(blank))
+        self._compiled = compiled
 
     def _resample_noise(self) -> None:
         """New noise for each update, in both networks; acting uses the online network's until the next."""
         for layer in self._noisy_layers:
             layer.resample(self._noise_rng)
-
-    def schedule_values(self, env_steps: int) -> dict[str, float]:
-        return {**super().schedule_values(env_steps), "epsilon": self.policy.epsilon(env_steps)}
 
     def make_recorder(self, num_envs: int) -> Recorder:
         if self.policy.spec.observation.kind == "image":
@@ -237,21 +331,6 @@ class ValueAlgorithm(OffPolicyAlgorithm):
         batch: TransitionBatch = buffer.sample(self.config.batch_size, beta=self._beta(env_steps))
         return batch
 
-    def policy_loaded(self) -> None:
-        self._target_parameters.copy_(self.optimizer.parameters)
-
-    def state_dict(self) -> State:
-        return {
-            "target": self._target_parameters.clone(),
-            "optimizer": self.optimizer.state_dict(),
-            "updates": self.updates,
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        self._target_parameters.copy_(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.updates = int(state["updates"])
-
 
 def make_body(
     config: ValueConfig, spec: SpaceSpec, generator: torch.Generator, atoms: int = 1
@@ -260,7 +339,7 @@ def make_body(
     hidden = config.hidden_sizes
     trunk: MLP | NatureCNN
     if spec.observation.kind == "image":
-        trunk = NatureCNN(spec.observation.shape, generator, features=None)
+        trunk = NatureCNN(spec.observation.shape, generator, features=None, layers=config.cnn_layers)
     else:
         trunk = MLP([spec.observation.shape[0], *hidden[:-1]], generator, activate_last=True)
         hidden = hidden[-1:]

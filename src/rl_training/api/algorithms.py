@@ -34,6 +34,7 @@ from rl_training.runtime.progress import Progress, choose_progress
 from rl_training.runtime.sessions import resume_training
 from rl_training.runtime.setup import make_pool
 from rl_training.runtime.trainer import Trainer, TrainResult
+from rl_training.runtime.video import Film, film_episode
 from rl_training.types import Array, Carry, SpaceSpec
 
 EnvLike = str | gym.Env[Any, Any] | EnvFactory
@@ -139,6 +140,11 @@ class ManagedAlgorithm:
             with cpu_threads(self.config.threads):
                 return evaluate_policy(policy, pool, episodes)
 
+    def film(self, path: str | Path) -> Film:
+        """Writes a video (.gif or .mp4) of an evaluation's first episode."""
+        with cpu_threads(self.config.threads):
+            return film_episode(self.policy, self.config, self._factory, Path(path))
+
     def predict(
         self,
         obs: Any,
@@ -146,11 +152,17 @@ class ManagedAlgorithm:
         episode_start: Any = None,
         deterministic: bool = True,
         action_mask: Any = None,
+        reward: Any = None,
     ) -> tuple[Array, Carry]:
-        """The action for one observation, or one per row of a batch; and the state to pass to the next call."""
+        """The action for one observation, or one per row of a batch; and the state to pass to the next call.
+
+        ``reward`` is what the action before earned, for policies that take it as an input.
+        """
         env_steps = self._trainer.env_steps if self._trainer is not None else self.config.total_timesteps
         rng: np.random.Generator | None = None if deterministic else self._predict_rng
-        return predict(self.policy, obs, state, episode_start, action_mask=action_mask, rng=rng, env_steps=env_steps)
+        return predict(
+            self.policy, obs, state, episode_start, reward=reward, action_mask=action_mask, rng=rng, env_steps=env_steps
+        )
 
     def save(self, path: str | Path, *, full: bool = False) -> None:
         """Writes a checkpoint: the policy, or with ``full`` everything that going on exactly needs (replay included)."""
@@ -268,6 +280,18 @@ class C51(ManagedAlgorithm):
     """Categorical DQN (Bellemare et al. 2017); with all options on, Rainbow (Hessel et al. 2017)."""
 
     algo_name = "c51"
+
+
+class DRQN(ManagedAlgorithm):
+    """Deep recurrent Q-learning (Hausknecht & Stone 2015)."""
+
+    algo_name = "drqn"
+
+
+class R2D2(ManagedAlgorithm):
+    """Recurrent replay with priorities (Kapturowski et al. 2019), in one process."""
+
+    algo_name = "r2d2"
 
 
 class SAC(ManagedAlgorithm):

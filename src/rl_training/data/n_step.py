@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from rl_training.types import Array, State, Step, Transitions
+from rl_training.types import Array, Carry, State, Step, Transitions
 
 #: one step of one environment that still waits for its later rewards: obs, action, reward
 _Pending = tuple[Array, Array, float]
@@ -15,7 +15,7 @@ _Pending = tuple[Array, Array, float]
 class StepRecorder:
     """Hands steps on as they are, to a buffer that makes its own windows."""
 
-    def record(self, step: Step) -> Step:
+    def record(self, step: Step, carry: Carry = ()) -> Step:
         return step
 
     def discard(self, env_index: int) -> None:
@@ -39,7 +39,7 @@ class NStepAccumulator:
         self.gamma, self.n = gamma, n
         self._windows: list[deque[_Pending]] = [deque() for _ in range(num_envs)]
 
-    def record(self, step: Step) -> Transitions | None:
+    def record(self, step: Step, carry: Carry = ()) -> Transitions | None:
         """The transitions that this step completes, oldest first within each environment; None if there are none."""
         if self.n == 1:
             discount = np.where(step.terminated, np.float32(0.0), np.float32(self.gamma))

@@ -99,7 +99,13 @@ class RolloutBuffer:
 
     def rollout(self) -> Rollout:
         """What is stored, as views."""
-        n = self.length
+        return self._first(self.length)
+
+    def whole(self) -> Rollout:
+        """All the memory as views, filled or not, for its shapes."""
+        return self._first(len(self._obs))
+
+    def _first(self, n: int) -> Rollout:
         return Rollout(
             self._obs[:n],
             self._action[:n],

@@ -21,8 +21,6 @@ from rl_training.errors import ConfigError, MissingExtraError
 Image = NDArray[np.uint8]
 #: How much larger than asked a picture is drawn, so that thin lines survive the averaging.
 OVERSAMPLING = 2
-#: Rec. 601 luma
-GRAY = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
@@ -41,17 +39,19 @@ class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
         for name, value in (("height", height), ("width", width), ("stack", stack)):
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"the wrapper pixels takes {name} as a whole number of at least 1, not {value!r}")
-        self._size, self._gray = (height, width), gray
+        self._cv2 = _load_opencv()
+        self._size, self._gray = (width, height), gray
         self._frames: deque[Image] = deque(maxlen=stack)
         colours = 1 if gray else 3
         self.observation_space = spaces.Box(0, 255, (stack * colours, height, width), np.uint8)
         _draw_at(env.unwrapped, height * OVERSAMPLING, width * OVERSAMPLING)
 
     def _picture(self) -> Image:
-        drawn = np.asarray(self.env.render())
-        picture = _resize(drawn, *self._size)
-        channels = (picture @ GRAY)[None] if self._gray else picture.transpose(2, 0, 1)
-        image: Image = channels.round().astype(np.uint8)
+        picture = np.asarray(self.env.render())
+        if self._gray:
+            picture = self._cv2.cvtColor(picture, self._cv2.COLOR_RGB2GRAY)
+        picture = self._cv2.resize(picture, self._size, interpolation=self._cv2.INTER_AREA)  # the mean of what a pixel covers
+        image: Image = picture[None] if self._gray else picture.transpose(2, 0, 1)
         return image
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Image, dict[str, Any]]:
@@ -92,16 +92,9 @@ def _draw_at(env: Any, height: int, width: int) -> None:
         env.screen_dim = height
 
 
-def _resize(picture: NDArray[Any], height: int, width: int) -> NDArray[np.float32]:
-    """Averages whole blocks of pixels; sizes that do not divide evenly go through OpenCV."""
-    rows, columns = picture.shape[:2]
-    if rows % height == 0 and columns % width == 0:
-        blocks = picture.reshape(height, rows // height, width, columns // width, 3)
-        averaged: NDArray[np.float32] = blocks.mean(axis=(1, 3), dtype=np.float32)
-        return averaged
+def _load_opencv() -> Any:
     try:
         import cv2
     except ImportError as error:
         raise MissingExtraError("opencv-python-headless", "pixels") from error
-    resized: NDArray[np.float32] = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32)
-    return resized
+    return cv2

@@ -36,7 +36,7 @@ def _describe_observation(space: spaces.Space[Any], env_id: str) -> ObservationS
         return ObservationSpec("vector", (math.prod(space.shape),), space.shape)
     raise SpaceError(
         f"{env_id} has {type(space).__name__} observations, which no algorithm here can use; wrap the environment with "
-        "gymnasium.wrappers.FlattenObservation to make them one vector"
+        "gymnasium.wrappers.FlattenObservation (in a config: the wrapper flatten_observation) to make them one vector"
     )
 
 

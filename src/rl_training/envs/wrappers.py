@@ -22,6 +22,9 @@ from rl_training.errors import ConfigError, did_you_mean
 #: Every wrapper, once: its name in a config and where it is.
 WRAPPERS = {
     "action_repeat": "rl_training.envs.pixels:ActionRepeat",
+    "atari": "rl_training.envs.atari:atari_pictures",
+    "channels_first": "rl_training.envs.wrappers:ChannelsFirst",
+    "flatten_observation": "gymnasium.wrappers:FlattenObservation",
     "mask_observation": "rl_training.envs.wrappers:MaskObservation",
     "pixels": "rl_training.envs.pixels:PixelObservation",
 }
@@ -46,6 +49,22 @@ class MaskObservation(gym.ObservationWrapper[Any, Any, Any]):
 
     def observation(self, observation: Any) -> Any:
         return observation * self._seen
+
+
+class ChannelsFirst(gym.ObservationWrapper[Any, Any, Any]):
+    """Images (height, width, channel) of bytes or of true and false -> (channel, height, width) of bytes, true as 255."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Box) or len(space.shape) != 3 or space.dtype not in (np.uint8, np.bool_):
+            raise ConfigError(f"channels_first works on images (height, width, channel) of uint8 or bool; this is {space}")
+        height, width, channels = space.shape
+        self._scale = np.uint8(255 if space.dtype == np.bool_ else 1)
+        self.observation_space = spaces.Box(0, 255, (channels, height, width), np.uint8)
+
+    def observation(self, observation: Any) -> Any:
+        return np.ascontiguousarray(np.transpose(observation, (2, 0, 1)), np.uint8) * self._scale
 
 
 @dataclass(frozen=True)

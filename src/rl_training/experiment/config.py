@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticSerializationError
 
 from rl_training.algorithms.config import AlgorithmConfig, Count, OffPolicyConfig, OnPolicyConfig, Positive, StrictModel
@@ -47,6 +47,14 @@ class LogConfig(StrictModel):
     tensorboard: bool = Field(True, description="write TensorBoard events too")
 
 
+def _not_yaml(value: Any) -> Any:
+    """YAML reads a bare on or off as true or false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+CompileMode = Annotated[Literal["auto", "on", "off"], BeforeValidator(_not_yaml)]
+
+
 class TrainConfig(StrictModel):
     """Everything that decides a run."""
 
@@ -63,6 +71,9 @@ class TrainConfig(StrictModel):
     seed: Count = Field(0, description="decides every random draw of the run")
     total_timesteps: Positive = Field(50_000, description="env steps of the whole run")
     device: str = Field("cpu", description="where the networks live: cpu, cuda, cuda:0, mps")
+    compile: CompileMode = Field(
+        "auto", description="update as one compiled graph: on, off, or auto: if the updates ahead repay the compilation"
+    )
     threads: Positive = Field(1, description="CPU threads; small networks are fastest on one")
     output_dir: str | None = Field(None, description="run directory; none: runs/<algo>-<env>-seed<seed>")
     eval: EvalConfig = Field(default_factory=EvalConfig)

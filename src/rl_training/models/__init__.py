@@ -9,7 +9,7 @@ from rl_training.models.mlp_q_network import MLPQNetwork, QNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork, QuantileQNetwork
 from rl_training.models.noisy import NoisyLinear
 from rl_training.models.normalization import ObservationNormalizer, RunningMoments
-from rl_training.models.recurrent import LSTMCore, RecurrentActorCritic
+from rl_training.models.recurrent import LSTMCore, LSTMQNetwork, RecurrentActorCritic
 from rl_training.models.value_head import ValueHead
 from rl_training.models.value_network import ValueNetwork
 
@@ -20,6 +20,7 @@ __all__ = [
     "CNNDrQv2Model",
     "CategoricalQNetwork",
     "LSTMCore",
+    "LSTMQNetwork",
     "MLPActorCritic",
     "MLPQNetwork",
     "MLPQRQNetwork",

@@ -36,7 +36,7 @@ class Due:
 class PhaseTimer:
     """Where the time goes. ``lap(name)`` books the time since the last lap."""
 
-    PHASES = ("environment", "acting", "sampling", "update", "evaluation", "rest")
+    PHASES = ("compilation", "environment", "acting", "sampling", "update", "evaluation", "rest")
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(self.PHASES, 0.0)

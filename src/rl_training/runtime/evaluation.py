@@ -56,7 +56,7 @@ def evaluate_policy(
             return None
         output = policy.act(pool.obs, carry, action_mask=pool.action_mask)
         step, finished = pool.step(output.action, active)
-        carry = policy.reset_carry(output.carry, step.ended)
+        carry = policy.next_carry(output.carry, step)
         for episode in finished:
             k = episode.env_index + n * episode.number
             returns[k], lengths[k] = episode.episode_return, episode.length

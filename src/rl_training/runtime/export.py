@@ -60,7 +60,7 @@ def _require_the_policys_actions(policy: Policy) -> None:
     obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
     module = _module(policy)
     with torch.no_grad():
-        found = module(torch.from_numpy(obs), *module.initial_state(len(obs)))[0].numpy()
+        found = module(*_first_inputs(module, obs))[0].numpy()
     expected, _ = predict(policy, obs)
     if policy.spec.action.kind == "discrete":  # where two values tie within rounding, either may be chosen
         same = float((found == expected).mean()) >= SAME_ACTIONS
@@ -68,6 +68,12 @@ def _require_the_policys_actions(policy: Policy) -> None:
         same = np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
     if not same:
         raise CheckpointError("the policy cannot be exported: its module does not act as the policy does")
+
+
+def _first_inputs(module: ExportModule, obs: Array) -> list[torch.Tensor]:
+    """What a module takes at the start of episodes."""
+    reward = [torch.zeros(len(obs))] if module.takes_reward else []
+    return [torch.from_numpy(obs), *reward, *module.initial_state(len(obs))]
 
 
 def random_observations(spec: SpaceSpec, count: int) -> Array:
@@ -86,11 +92,13 @@ def random_observations(spec: SpaceSpec, count: int) -> Array:
 
 def _run(module: ExportModule, step: Callable[[list[Array]], list[Array]], obs: Array) -> list[Array]:
     """All outputs over some steps, with the state of each handed to the next: one step if there is no state."""
-    state = [tensor.numpy() for tensor in module.initial_state(len(obs))]
+    _, *inputs = (tensor.numpy() for tensor in _first_inputs(module, obs))
     outputs: list[Array] = []
-    for k in range(VERIFIED_STEPS if state else 1):
-        found = step([np.roll(obs, k, axis=0), *state])
-        state = found[len(found) - len(state) :]
+    for k in range(VERIFIED_STEPS if inputs else 1):
+        found = step([np.roll(obs, k, axis=0), *inputs])
+        state = found[len(module.output_names) :]
+        reward = [np.linspace(-1.0, 1.0, len(obs), dtype=np.float32)] if module.takes_reward else []
+        inputs = [*reward, *state]
         outputs += found
     return outputs
 
@@ -121,8 +129,8 @@ def _export_onnx(policy: Policy, config: TrainConfig, path: Path) -> float:
         raise MissingExtraError(str(error.name), "onnx") from error
     obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
     module = _module(policy)
-    inputs = (torch.from_numpy(obs), *module.initial_state(len(obs)))
-    input_names = ["obs", *module.state_names]
+    inputs = tuple(_first_inputs(module, obs))
+    input_names = ["obs", *(["reward"] if module.takes_reward else []), *module.state_names]
     batch = torch.export.Dim("batch")
     with _quiet():
         torch.onnx.export(

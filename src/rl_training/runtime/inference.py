@@ -57,23 +57,40 @@ def predict(
     state: Carry | None = None,
     episode_start: Any = None,
     *,
+    reward: Any = None,
     action_mask: Any = None,
     rng: np.random.Generator | None = None,
     env_steps: int = 0,
 ) -> tuple[Array, Carry]:
     """Actions in the environment's own terms, for one observation or a batch of them, and the state to hand in next.
 
-    ``episode_start`` says which observations begin an episode: their rows of the state are set back first. ``action_mask``
-    says which of the discrete actions are allowed.
+    ``reward`` is what the action before earned; policies that remember it must be told. ``episode_start`` says which
+    observations begin an episode: their rows of the state are set back first. ``action_mask`` says which of the discrete
+    actions are allowed.
     """
     batch, single = _as_batch(obs, policy.spec)
-    carry = policy.initial_carry(len(batch)) if state is None else state
+    carry = policy.initial_carry(len(batch)) if state is None else _with_reward(policy, state, reward, len(batch))
     if episode_start is not None:
         carry = policy.reset_carry(carry, np.broadcast_to(np.asarray(episode_start, np.bool_), (len(batch),)))
     encoded, mask = policy.spec.observation.encode(batch), _as_mask(action_mask, len(batch), policy.spec)
     output = policy.act(encoded, carry, rng=rng, env_steps=env_steps, action_mask=mask)
     actions = policy.spec.action.to_env(output.action)
     return (actions[0] if single else actions), output.carry
+
+
+def _with_reward(policy: Policy, state: Carry, reward: Any, rows: int) -> Carry:
+    if not policy.takes_reward:
+        return state
+    try:
+        rewards = np.broadcast_to(np.asarray(reward, np.float32), (rows,))
+    except (TypeError, ValueError):
+        rewards = np.full(rows, np.nan)
+    if reward is None or not np.isfinite(rewards).all():
+        raise ObservationError(
+            f"this policy remembers rewards: give the reward of the action before with each observation but the first, as a "
+            f"number or one for each row, not {reward!r}"
+        )
+    return policy.note_reward(state, rewards)
 
 
 def _as_mask(action_mask: Any, rows: int, spec: SpaceSpec) -> NDArray[np.bool_] | None:

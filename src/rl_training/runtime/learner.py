@@ -33,6 +33,10 @@ class Learner(ABC):
         step, not yet reset), and makes the updates that it makes due."""
 
     @abstractmethod
+    def compile(self) -> None:
+        """Makes the algorithm's update a compiled graph."""
+
+    @abstractmethod
     def discard(self, env_index: int) -> None:
         """Forgets the open items of an environment whose episode cannot go on."""
 
@@ -76,7 +80,10 @@ class OffPolicyLearner(Learner):
         return self._restored_metrics if self._last is None else self._last.metrics
 
     def observe(self, step: Step, output: PolicyOutput, env_steps: int) -> None:
-        items = self.recorder.record(step)
+        limit = self.algorithm.config.clip_reward
+        if limit is not None:
+            step = step._replace(reward=step.reward.clip(-limit, limit))
+        items = self.recorder.record(step, output.carry)
         if items is not None:
             self.buffer.add(items)
         self._timer.lap("rest")
@@ -93,6 +100,9 @@ class OffPolicyLearner(Learner):
             if batch.indices is not None and self._last.priorities is not None:
                 self.buffer.update_priorities(batch.indices, self._last.priorities.cpu().numpy())
                 self._timer.lap("sampling")
+
+    def compile(self) -> None:
+        self.algorithm.compile(self.buffer)
 
     def discard(self, env_index: int) -> None:
         self.recorder.discard(env_index)

@@ -39,7 +39,7 @@ class OnPolicyLearner(Learner):
         return self._restored_metrics if self._last is None else self._last.metrics
 
     def observe(self, step: Step, output: PolicyOutput, env_steps: int) -> None:
-        next_carry = self.algorithm.policy.reset_carry(output.carry, step.ended)
+        next_carry = self.algorithm.policy.next_carry(output.carry, step)
         self.rollout.add(step, output.carry, next_carry, output.extras.get("action_mask"))
         self._timer.lap("rest")
         if self.rollout.full:
@@ -47,6 +47,9 @@ class OnPolicyLearner(Learner):
             self.updates = self.algorithm.updates
             self.rollout.clear()
             self._timer.lap("update")
+
+    def compile(self) -> None:
+        self.algorithm.compile(self.rollout)
 
     def discard(self, env_index: int) -> None:
         self.rollout.end_episode(env_index)

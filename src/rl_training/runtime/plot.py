@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,7 @@ Curve = tuple[list[int], list[float]]
 
 def plot_runs(paths: Sequence[Path], output: Path) -> list[str]:
     """Draws returns against env steps; runs that differ only in the seed become one mean with a band. Returns the labels."""
-    return plot_groups(_group_by_config(paths), output)
-
-
-def plot_groups(groups: Mapping[str, Sequence[Path]], output: Path) -> list[str]:
-    """The same with groups of runs by name, whatever they differ in."""
+    groups = _group_by_config(paths)
     import matplotlib
 
     matplotlib.use("Agg")
@@ -34,7 +30,7 @@ def plot_groups(groups: Mapping[str, Sequence[Path]], output: Path) -> list[str]
         evaluated = all(read_metrics(path, "eval") for path in members)
         kind = "eval" if evaluated else "train"
         curves = [_curve(path, kind) for path in members]
-        steps, returns = _on_common_steps(curves)
+        steps, returns = on_common_steps(curves)
         count = f", {len(members)} seeds" if len(members) > 1 else ""
         text = f"{label} ({'evaluation' if evaluated else 'training'}{count})"
         labels.append(text)
@@ -81,7 +77,7 @@ def _curve(path: Path, kind: str) -> Curve:
     return [record["step"] for record in records], [record["return_mean"] for record in records]
 
 
-def _on_common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def on_common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """All curves on the steps of the shortest, by linear interpolation: (steps,), (curve, steps)."""
     steps = np.asarray(min((curve[0] for curve in curves), key=lambda points: points[-1]))
     return steps, np.stack([np.interp(steps, *curve) for curve in curves])

@@ -32,6 +32,9 @@ class Progress:
     def start(self, watched: Watched, total: int) -> None:
         pass
 
+    def note(self, text: str) -> None:
+        """A line on what the run is doing."""
+
     def update(self, watched: Watched) -> None:
         pass
 
@@ -92,6 +95,9 @@ class LineProgress(_TimedProgress):
             flush=True,
         )
 
+    def note(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
     def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
         print(
             f"step {watched.env_steps}/{self._total}  evaluation: return {result.mean_return:.1f} +- "
@@ -143,6 +149,9 @@ class BarProgress(_TimedProgress):
             values=self._describe(watched),
             refresh=True,
         )
+
+    def note(self, text: str) -> None:
+        self._bar.console.print(text, highlight=False, markup=False)
 
     def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
         self._bar.console.print(

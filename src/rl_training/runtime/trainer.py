@@ -28,6 +28,7 @@ from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS, Run
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
+from rl_training.runtime.compilation import Compilation
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.inference import acting_parts
 from rl_training.runtime.learner import Learner
@@ -83,6 +84,7 @@ class Trainer:
             policy.network.to(usable_device(config.device))
             self.algorithm: Algorithm = algorithm_class(policy, config.algo_kwargs, self.streams)
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.streams, self.timer)
+        self.compilation = Compilation(config, self.algorithm, self.learner, self.timer)
         self._carry = self.policy.initial_carry(config.num_envs)
         self._pending: PolicyOutput | None = None
         self._eval_pool: EnvPool | None = None
@@ -126,6 +128,7 @@ class Trainer:
                 if not self._started:
                     self.pool.reset()
                     self._started = True
+                self.compilation.begin(self.config, self.progress, stop)
                 self.progress.start(self, total)
                 self._loop(total, stop)
                 self._close_log()
@@ -184,7 +187,7 @@ class Trainer:
         step, finished = self.pool.step(output.action)
         self._pending = None
         timer.lap("environment")
-        self._carry = self.policy.reset_carry(output.carry, step.ended)
+        self._carry = self.policy.next_carry(output.carry, step)
         count = len(step.reward)
         self.env_steps += count
         for due in self._due.values():
@@ -299,6 +302,7 @@ class Trainer:
             "pending": None
             if pending is None
             else {"action": pending.action, "carry": list(pending.carry), "extras": dict(pending.extras)},
+            "compiled": self.compilation.in_force,
             "learner": self.learner.state_dict(),
         }
 
@@ -368,6 +372,7 @@ class Trainer:
         if REPLAY_PART in parts:
             self._saved_at = state["env_steps"]
         self.streams.load_state_dict(state["streams"])
+        self.compilation.in_force = state["compiled"]
         self.env_steps, self.episodes = state["env_steps"], state["episodes"]
         self.best_return = state["best_return"]
         self._recent_returns.extend(state["recent_returns"])

@@ -55,7 +55,8 @@ class NatureCNN(nn.Module):
             if min(height, width) < 1:
                 raise SpaceError(
                     f"images of {shape[1]}x{shape[2]} are too small for convolutions of (filters, kernel, stride) "
-                    f"{[tuple(layer) for layer in layers]}; use larger images or smaller cnn_layers"
+                    f"{[tuple(layer) for layer in layers]}; use larger images or smaller cnn_layers, or "
+                    "the wrapper channels_first if the channels come last"
                 )
         self.convs = convs
         self.layers = nn.ModuleList(convs)

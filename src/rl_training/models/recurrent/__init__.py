@@ -2,5 +2,6 @@
 
 from rl_training.models.recurrent.actor_critic import RecurrentActorCritic
 from rl_training.models.recurrent.lstm_core import LSTMCore
+from rl_training.models.recurrent.lstm_q_network import LSTMQNetwork
 
-__all__ = ["LSTMCore", "RecurrentActorCritic"]
+__all__ = ["LSTMCore", "LSTMQNetwork", "RecurrentActorCritic"]

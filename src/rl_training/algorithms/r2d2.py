@@ -1,0 +1,140 @@
+"""R2D2 (Kapturowski et al. 2019, OpenReview r1lyTjAqYX) in one process: prioritised replay of sequences, n-step targets, and
+the paper's further parts as options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from rl_training.algorithms.config import Count, Fraction, Number, Positive
+from rl_training.algorithms.recurrent_value import (
+    RecurrentQLearning,
+    RecurrentQPolicy,
+    RecurrentValueConfig,
+    network_options,
+)
+from rl_training.data import PrioritizedRecurrentReplayBuffer
+from rl_training.models import LSTMQNetwork
+from rl_training.rng import RandomStreams
+from rl_training.schedules import LinearSchedule
+from rl_training.types import SequenceBatch, SpaceSpec, UpdateResult
+
+RESCALE_EPSILON = 1e-3
+
+
+class R2D2Config(RecurrentValueConfig):
+    """Settings of R2D2."""
+
+    double: bool = Field(True, description="choose the bootstrap action with the online network")
+    n_step: Positive = Field(5, description="rewards summed in one target")
+    priority_alpha: Fraction = Field(0.9, description="how much priorities count; 0: not at all")
+    priority_beta: Fraction = Field(0.6, description="how much their bias is corrected; 0: not at all")
+    priority_beta_steps: Count = Field(
+        0, description="env steps over which the correction becomes complete; 0: it stays as it is"
+    )
+    priority_eta: Fraction = Field(0.9, description="share of the largest error in a sequence's priority, beside the mean")
+    burn_in: Count = Field(0, description="steps before a sequence that only bring the LSTM up to date")
+    overlap: Count = Field(0, description="steps that a sequence shares with the next")
+    rescale_values: bool = Field(False, description="learn sgn(x)(sqrt(|x| + 1) - 1) + x/1000 of the values")
+    previous_inputs: bool = Field(False, description="the LSTM sees the action and the reward before")
+    epsilon_spread: Annotated[Number, Field(ge=0.0)] = Field(
+        0.0, description="environment i of N explores with epsilon^(1 + spread * i / (N - 1)); 0: all alike"
+    )
+    dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
+    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
+    cnn_layers: tuple[tuple[Positive, Positive, Positive], ...] = Field(
+        ((32, 8, 4), (64, 4, 2), (64, 3, 1)), description="filters, kernel and stride of the convolutions on images"
+    )
+
+    @model_validator(mode="after")
+    def _sequences_go_on(self) -> R2D2Config:
+        stride = self.sequence_length - self.overlap
+        if stride < 1:
+            raise ValueError(f"overlap ({self.overlap}) must be below sequence_length ({self.sequence_length})")
+        if self.burn_in > stride:
+            raise ValueError(
+                f"burn_in ({self.burn_in}) must be at most sequence_length - overlap ({stride}), so that every sequence but "
+                "the first of an episode has all of it before it"
+            )
+        return self
+
+
+def rescale(x: Tensor) -> Tensor:
+    """h(x) = sgn(x)(sqrt(|x| + 1) - 1) + e x (Pohlen et al., arXiv:1805.11593)."""
+    return x.sign() * ((x.abs() + 1.0).sqrt() - 1.0) + RESCALE_EPSILON * x
+
+
+def unrescale(x: Tensor) -> Tensor:
+    """The inverse of ``rescale``: sgn(x)(((sqrt(1 + 4e(|x| + 1 + e)) - 1) / 2e)^2 - 1).
+
+    The difference of nearly equal numbers would lose most digits in single precision: with r = 4e(|x| + 1 + e),
+    sqrt(1 + r) - 1 is r / (sqrt(1 + r) + 1).
+    """
+    shifted = x.abs() + (1.0 + RESCALE_EPSILON)
+    root = 2.0 * shifted / ((1.0 + 4.0 * RESCALE_EPSILON * shifted).sqrt() + 1.0)
+    return x.sign() * (root.square() - 1.0)
+
+
+def sequence_priorities(error: Tensor, mask: Tensor, eta: float) -> Tensor:
+    """(time, batch) absolute TD errors -> (batch,): eta * the largest + (1 - eta) * the mean, over real steps only."""
+    real = error * mask
+    return eta * real.amax(dim=0) + (1.0 - eta) * real.sum(dim=0) / mask.sum(dim=0)
+
+
+class R2D2(RecurrentQLearning):
+    """Recurrent replay with priorities and n-step targets."""
+
+    config_class = R2D2Config
+    config: R2D2Config
+
+    def __init__(self, policy: RecurrentQPolicy, config: R2D2Config, streams: RandomStreams) -> None:
+        super().__init__(policy, config, streams)
+        #: (batch,) of the last update: what replay should remember of its sequences
+        self.last_sequence_priorities: Tensor | None = None
+        final = 1.0 if config.priority_beta_steps else config.priority_beta
+        self._beta = LinearSchedule(config.priority_beta, final, config.priority_beta_steps)
+
+    @classmethod
+    def make_policy(cls, config: R2D2Config, spec: SpaceSpec, generator: torch.Generator) -> RecurrentQPolicy:
+        network = LSTMQNetwork(
+            spec.observation.shape,
+            spec.action.count,
+            generator,
+            **network_options(config),
+            dueling=config.dueling,
+            takes_previous=config.previous_inputs,
+            cnn_layers=config.cnn_layers,
+        )
+        return RecurrentQPolicy(network, spec, config, epsilon_spread=config.epsilon_spread)
+
+    def update(self, batch: SequenceBatch, env_steps: int = 0) -> UpdateResult:
+        result = super().update(batch, env_steps)
+        self.last_sequence_priorities = result.priorities
+        return result
+
+    def targets(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
+        if not self.config.rescale_values:
+            return super().targets(reward, discount, value)
+        return rescale(super().targets(reward, discount, unrescale(value)))
+
+    def priorities(self, error: Tensor, mask: Tensor) -> Tensor:
+        return sequence_priorities(error, mask, self.config.priority_eta)
+
+    def sample(self, buffer: Any, env_steps: int) -> SequenceBatch:
+        batch: SequenceBatch = buffer.sample(self.config.batch_size, beta=self._beta(env_steps))
+        return batch
+
+    def _make_buffer(self, options: dict[str, Any]) -> PrioritizedRecurrentReplayBuffer:
+        config, spec = self.config, self.policy.spec
+        return PrioritizedRecurrentReplayBuffer(
+            **options,
+            alpha=config.priority_alpha,
+            n_step=config.n_step,
+            overlap=config.overlap,
+            burn_in=config.burn_in,
+            stack=config.frame_stack if spec.observation.kind == "image" else 1,
+            previous_actions=spec.action.count if config.previous_inputs else 0,
+        )

@@ -1,0 +1,286 @@
+"""What DRQN and R2D2 share: acting with an LSTM, and the TD error over whole sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from rl_training.algorithms.base import ExportModule, Recorder
+from rl_training.algorithms.config import Positive
+from rl_training.algorithms.value import (
+    EpsilonPolicy,
+    QLearning,
+    QLearningConfig,
+    encode_observation,
+    greedy_actions,
+)
+from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer
+from rl_training.errors import ConfigError
+from rl_training.models import LSTMQNetwork
+from rl_training.rng import RandomStreams
+from rl_training.types import Array, Carry, PolicyOutput, SequenceBatch, SpaceSpec, UpdateResult
+
+
+class RecurrentValueConfig(QLearningConfig):
+    """What the value learners with an LSTM have."""
+
+    buffer_size: Positive = Field(100_000, description="steps kept for replay")
+    batch_size: Positive = Field(32, description="sequences in one update")
+    sequence_length: Positive = Field(20, description="steps of a sequence; gradients go back that far")
+    encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM")
+    lstm_size: Positive = Field(64, description="width of the LSTM")
+    lstm_layers: Positive = Field(1, description="layers of the LSTM")
+    hidden_sizes: tuple[Positive, ...] = Field((64,), description="widths of the hidden layers after the LSTM")
+
+
+class RecurrentQPolicy(EpsilonPolicy):
+    """Acts on the largest Q-value, given all that the LSTM has seen of the episode.
+
+    The carry is (h, c), and if the network takes them the action before, one-hot, with its reward.
+    """
+
+    network: LSTMQNetwork
+
+    def __init__(
+        self, network: LSTMQNetwork, spec: SpaceSpec, config: RecurrentValueConfig, *, epsilon_spread: float = 0.0
+    ) -> None:
+        super().__init__(network, spec, config)
+        self.takes_reward = network.takes_previous
+        self._reward_limit = config.clip_reward or float("inf")  # what learning sees, acting sees
+        self._spread = epsilon_spread
+        self._step: Callable[[Array, Carry, Array | None], tuple[Array, Carry]] | None = None
+
+    def epsilons(self, env_steps: int, envs: int) -> Array | float:
+        """With a spread, epsilon^(1 + spread * i / (N - 1)) for environment i of N (Horgan et al., arXiv:1803.00933)."""
+        epsilon = super().epsilons(env_steps, envs)
+        if not self._spread:
+            return epsilon
+        exponents: Array = 1.0 + self._spread * np.arange(envs) / max(1, envs - 1)
+        return epsilon**exponents
+
+    def act(
+        self,
+        obs: Array,
+        carry: Carry,
+        *,
+        rng: np.random.Generator | None = None,
+        env_steps: int = 0,
+        action_mask: NDArray[np.bool_] | None = None,
+    ) -> PolicyOutput:
+        if self._step is None:
+            self._step = self.network.numpy_step()
+        previous = carry[2] if self.takes_reward else None
+        q_values, after = self._step(obs, carry[:2], previous)
+        action = greedy_actions(q_values, action_mask)
+        if rng is not None:
+            explore, drawn = self.draw(rng, env_steps, len(obs), action_mask)
+            action = np.where(explore, drawn, action)
+        if previous is not None:
+            taken = np.zeros_like(previous)  # the reward is noted when it is known
+            taken[np.arange(len(action)), action] = 1.0
+            after = (*after, taken)
+        return PolicyOutput(action, after, {})
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        state = self.network.core.initial_state(num_envs)
+        if not self.takes_reward:
+            return state
+        return (*state, np.zeros((num_envs, self.network.action_dim + 1), np.float32))
+
+    def note_reward(self, carry: Carry, reward: Array) -> Carry:
+        if not self.takes_reward:
+            return carry
+        h, c, previous = carry
+        noted = previous.copy()
+        noted[:, -1] = np.clip(reward, -self._reward_limit, self._reward_limit)
+        return h, c, noted
+
+    def parameters_moved(self) -> None:
+        self._step = None
+
+    def export_module(self) -> ExportModule:
+        if self.takes_reward:
+            return RewardedGreedyModule(self.network, self.spec, self._reward_limit)
+        return RecurrentGreedyModule(self.network, self.spec)
+
+
+class RecurrentGreedyModule(ExportModule):
+    """One step: raw observations and the state -> greedy actions, the Q-values behind them, the state after."""
+
+    state_names: tuple[str, ...] = ("h", "c")
+
+    def __init__(self, network: LSTMQNetwork, spec: SpaceSpec) -> None:
+        super().__init__()
+        self.network = network
+        self.spec = spec
+
+    def forward(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        q_values, after = self.network.q_values_step(encode_observation(obs, self.spec), (h, c))
+        return q_values.argmax(dim=1) + self.spec.action.start, q_values, *after
+
+    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
+        return self.network.initial_state(batch)
+
+
+class RewardedGreedyModule(RecurrentGreedyModule):
+    """The same for a network that sees the action and the reward before: the action, one-hot, is part of the state; the
+    reward, 0 at the start, is an input."""
+
+    takes_reward = True
+    state_names = ("h", "c", "previous_action")
+
+    def __init__(self, network: LSTMQNetwork, spec: SpaceSpec, reward_limit: float) -> None:
+        super().__init__(network, spec)
+        self.reward_limit = reward_limit
+
+    def forward(  # type: ignore[override]
+        self, obs: Tensor, reward: Tensor, h: Tensor, c: Tensor, previous_action: Tensor
+    ) -> tuple[Tensor, ...]:
+        reward = reward.clamp(-self.reward_limit, self.reward_limit)
+        previous = torch.cat([previous_action, reward.unsqueeze(1)], dim=1)
+        q_values, after = self.network.q_values_step(encode_observation(obs, self.spec), (h, c), previous)
+        action = q_values.argmax(dim=1)
+        one_hot = F.one_hot(action, self.network.action_dim).float()
+        return action + self.spec.action.start, q_values, *after, one_hot
+
+    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
+        return (*super().initial_state(batch), torch.zeros(batch, self.network.action_dim))
+
+
+class SequenceLoss(NamedTuple):
+    """A loss before reduction, and what to report."""
+
+    loss: Tensor  # (time, batch)
+    metrics: Mapping[str, Tensor]  # each (time, batch)
+    error: Tensor  # (time, batch) how far off each step was
+
+
+def sequence_td_loss(
+    q_values: Tensor,  # (time, batch, action) of the online network along the sequences
+    action: Tensor,  # (time, batch)
+    target: Tensor,  # (time, batch)
+) -> SequenceLoss:
+    """Huber loss between Q(o_t, h_t, a_t) and its target, one number per step, padding included: nobody may count that."""
+    assert action.shape == target.shape == q_values.shape[:2]
+    chosen = q_values.gather(2, action.unsqueeze(2)).squeeze(2)
+    loss = F.smooth_l1_loss(chosen, target, reduction="none")
+    value = chosen.detach()
+    error = (target - value).abs()
+    return SequenceLoss(loss, {"q_value_mean": value, "target_mean": target, "td_error_mean": error}, error)
+
+
+def state_values(q_values: Tensor, chooser: Tensor | None, action_mask: Tensor | None) -> Tensor:
+    """(row, batch, action) -> (row, batch): the value of the best allowed action, by ``chooser``'s opinion if there is one
+    (double Q: van Hasselt et al., arXiv:1509.06461)."""
+    if chooser is None:
+        allowed = q_values if action_mask is None else q_values.masked_fill(~action_mask, -torch.inf)
+        return allowed.amax(dim=2)
+    allowed = chooser if action_mask is None else chooser.masked_fill(~action_mask, -torch.inf)
+    return q_values.gather(2, allowed.argmax(dim=2, keepdim=True)).squeeze(2)
+
+
+class RecurrentQLearning(QLearning):
+    """The update over sequences."""
+
+    policy: RecurrentQPolicy
+    config: RecurrentValueConfig
+    target: LSTMQNetwork
+
+    def __init__(self, policy: RecurrentQPolicy, config: RecurrentValueConfig, streams: RandomStreams) -> None:
+        super().__init__(policy, config)
+
+    def update(self, batch: SequenceBatch, env_steps: int = 0) -> UpdateResult:
+        output = self.loss(batch)
+        share = batch.mask / batch.mask.sum()  # the mean over real steps
+        loss, weighted = output.loss.detach(), share
+        if batch.weights is not None:
+            loss, weighted = loss * batch.weights, share * batch.weights
+        self._descend(output.loss, env_steps, weighted)
+        return UpdateResult({"loss": loss, **output.metrics}, self.priorities(output.error, batch.mask), share)
+
+    def loss(self, batch: SequenceBatch) -> SequenceLoss:
+        """The per-step loss. Both networks unroll from the stored state; a value comes from the state that is reached."""
+        steps = len(batch.action)
+        with torch.no_grad():
+            next_q_values = self._unroll(self.target, batch)
+        if self.config.double:  # one pass of the online network serves the loss and the choice
+            online = self._unroll(self.policy.network, batch)
+            q_values, chooser = online[:steps], online.detach()
+        else:
+            q_values, chooser = self._unroll(self.policy.network, batch, steps), None
+        with torch.no_grad():
+            values = state_values(next_q_values, chooser, batch.action_mask)
+            target = self.targets(batch.reward, batch.discount, values.gather(0, batch.bootstrap))
+        return sequence_td_loss(q_values, batch.action, target)
+
+    def targets(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
+        """What the Q-values should be, from the values that the steps bootstrap from."""
+        return reward + discount * value
+
+    def priorities(self, error: Tensor, mask: Tensor) -> Tensor | None:
+        """(batch,) what prioritised replay should remember."""
+        return None
+
+    def _unroll(self, network: LSTMQNetwork, batch: SequenceBatch, steps: int | None = None) -> Tensor:
+        """Q-values along the sequences and the rows after them, or along the first ``steps``."""
+        rows = slice(batch.burn_in, None if steps is None else batch.burn_in + steps)
+        previous = None if batch.previous is None else batch.previous[rows]
+        return network.q_values_sequence(batch.obs[rows], self._begin(network, batch), previous)[0]
+
+    def _begin(self, network: LSTMQNetwork, batch: SequenceBatch) -> tuple[Tensor, ...]:
+        """The state before the sequences: the stored one, carried through the burn-in by the network as it is now."""
+        if batch.has_burn_in is None:
+            return batch.state
+        rows = slice(0, batch.burn_in)
+        previous = None if batch.previous is None else batch.previous[rows]
+        with torch.no_grad():
+            _, burned = network.q_values_sequence(batch.obs[rows], batch.state, previous)
+            chosen = batch.has_burn_in[:, None, None]
+            return tuple(torch.where(chosen, after, stored) for after, stored in zip(burned, batch.state, strict=True))
+
+    def make_recorder(self, num_envs: int) -> Recorder:
+        return RecurrentRecorder(self.policy.initial_carry(num_envs)[:2])
+
+    def make_buffer(self, num_envs: int, streams: RandomStreams) -> RecurrentReplayBuffer:
+        config, spec = self.config, self.policy.spec
+        least = config.sequence_length * (config.batch_size + num_envs)
+        if config.buffer_size < least:  # else a batch of whole sequences might never come together
+            raise ConfigError(
+                f"algo_kwargs.buffer_size ({config.buffer_size}) must be at least sequence_length * (batch_size + num_envs), "
+                f"{least}"
+            )
+        core = self.policy.network.core
+        return self._make_buffer(
+            {
+                "capacity": config.buffer_size,
+                "obs_shape": spec.observation.shape,
+                "obs_dtype": spec.observation.dtype,
+                "sequence_length": config.sequence_length,
+                "state_shapes": ((core.layers, core.hidden),) * 2,
+                "gamma": config.gamma,
+                "num_envs": num_envs,
+                "masked_actions": spec.action.count if spec.action.masked else 0,
+                "rng": streams["replay"],
+                "device": self._target_parameters.device,
+            }
+        )
+
+    def _make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:
+        return RecurrentReplayBuffer(**options)
+
+
+def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
+    """What a config says of its network."""
+    return {
+        "encoder_sizes": config.encoder_sizes,
+        "lstm_size": config.lstm_size,
+        "lstm_layers": config.lstm_layers,
+        "hidden_sizes": config.hidden_sizes,
+    }

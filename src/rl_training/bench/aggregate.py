@@ -1,0 +1,107 @@
+"""Statistics over seeds and tasks, by rliable (Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice").
+
+The interquartile mean drops the best and the worst quarter of the runs; intervals are percentiles of stratified
+bootstrap resamples, which draw runs anew within each task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rl_training.errors import MissingExtraError
+
+RESAMPLES = 2_000
+CONFIDENCE = 0.95
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure and the interval around it."""
+
+    value: float
+    low: float
+    high: float
+
+    def text(self, form: str) -> str:
+        return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
+
+
+def require_rliable() -> None:
+    """Before anything is trained."""
+    if importlib.util.find_spec("rliable") is None:
+        raise MissingExtraError("rliable", "bench")
+
+
+def interquartile_mean(scores: Array) -> Estimate:
+    """Of a matrix (runs, tasks)."""
+    values, intervals = _estimate(scores[:, :, None], _iqm_of_each)
+    return Estimate(float(values[0]), float(intervals[0, 0]), float(intervals[1, 0]))
+
+
+def interquartile_mean_curve(returns: Array) -> tuple[Array, Array]:
+    """Of curves (runs, points): the mean at each point, and the bounds (2, points)."""
+    return _estimate(returns[:, None, :], _iqm_of_each)
+
+
+def probability_of_improvement(ours: Array, theirs: Array) -> Estimate:
+    """That a run of ours ends above a run of theirs, a tie counting half, averaged over the tasks. Matrices (runs, tasks)."""
+    values, intervals = _estimate((ours, theirs), _share_of_wins)
+    return Estimate(float(values[0]), float(intervals[0, 0]), float(intervals[1, 0]))
+
+
+def matrix(by_task: Sequence[Sequence[float]]) -> Array:
+    """(runs, tasks) of the seeds that every task has."""
+    runs = min(len(returns) for returns in by_task)
+    transposed: Array = np.array([list(returns)[:runs] for returns in by_task], np.float64).T
+    return transposed
+
+
+def normalised(returns: Mapping[str, Sequence[float]], scales: Mapping[str, tuple[float, float]]) -> Array:
+    """(runs, tasks): 0 is random acting, 1 the best known result."""
+    columns: list[list[float]] = []
+    for task, values in returns.items():
+        zero, one = scales[task]
+        columns.append([(value - zero) / (one - zero) for value in values])
+    return matrix(columns)
+
+
+def _iqm_of_each(scores: Array) -> Array:
+    """At each point of (runs, tasks, points); ``rliable.metrics.aggregate_iqm`` for all points at once."""
+    from scipy.stats import trim_mean
+
+    means: Array = trim_mean(scores.reshape(-1, scores.shape[-1]), proportiontocut=0.25, axis=0)
+    return means
+
+
+def _share_of_wins(ours: Array, theirs: Array) -> Array:
+    """Over all pairs of runs; ``rliable.metrics.probability_of_improvement`` without a rank test for every resample."""
+    difference = ours[:, None] - theirs[None, :]
+    return np.array([np.mean((difference > 0) + 0.5 * (difference == 0))])
+
+
+def _estimate(scores: Any, statistic: Any) -> tuple[Array, Array]:
+    from rliable.library import get_interval_estimates
+
+    with _seeded_global_generator():
+        points, intervals = get_interval_estimates(
+            {"all": scores}, statistic, reps=RESAMPLES, confidence_interval_size=CONFIDENCE
+        )
+    return np.atleast_1d(points["all"]), intervals["all"]
+
+
+@contextlib.contextmanager
+def _seeded_global_generator() -> Iterator[None]:
+    """rliable resamples with numpy's global generator, whatever ``random_state`` it is given. It is put back after."""
+    state = np.random.get_state()  # noqa: NPY002
+    np.random.seed(0)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002

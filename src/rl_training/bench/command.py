@@ -1,0 +1,158 @@
+"""``rl-training bench``: plans the jobs, runs them, records what comes of them and writes the report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rl_training.bench.aggregate import require_rliable
+from rl_training.bench.document import write_section
+from rl_training.bench.jobs import Job
+from rl_training.bench.references import Peer, Reference, load_entries
+from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_key, race_table
+from rl_training.bench.runner import Runner
+from rl_training.bench.store import load_results, record
+from rl_training.errors import ConfigError, did_you_mean
+from rl_training.experiment.config import load_config_data, resolve_config
+
+#: In the repository's root, what these files hold is the default; elsewhere configs are named and all goes to the runs.
+REFERENCES, PEERS = Path("benchmarks/learning.yaml"), Path("benchmarks/peers.yaml")
+RESULTS, PAGE = Path("benchmarks/results"), Path("docs/benchmarks.md")
+DEFAULT_SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run and where everything goes."""
+
+    configs: Sequence[str]
+    seeds: int | None
+    jobs: int
+    runs: Path
+    references: Mapping[str, Reference]
+    peers: Mapping[str, Peer]
+    results: Path
+    page: Path
+    with_peers: bool = False
+    race: bool = False
+
+    def planned_jobs(self) -> list[Job]:
+        """Seed by seed, ours and the peer's in turn, so that what is compared is run in the same hour."""
+        planned = []
+        for seed in range(max(map(self._seeds, self.configs), default=0)):
+            for config in self.configs:
+                if seed >= self._seeds(config):
+                    continue
+                peer = self.peers.get(config)
+                goal = None if peer is None or not self.race else peer.solved
+                if not self.race or goal is not None:
+                    planned.append(Job(config, seed, self.runs, race=goal, reference=self.references.get(config)))
+                if peer is not None and (self.with_peers or goal is not None):
+                    planned.append(Job(config, seed, self.runs, peer, goal))
+        return planned
+
+    def _seeds(self, config: str) -> int:
+        if self.seeds is not None:
+            return self.seeds
+        return self.references[config].seeds if config in self.references and not self.race else DEFAULT_SEEDS
+
+
+def make_plan(
+    configs: Sequence[str],
+    *,
+    seeds: int | None,
+    jobs: int | None,
+    runs: Path,
+    references: Path | None,
+    peers: Path | None,
+    results: Path | None,
+    page: Path | None,
+    with_peers: bool,
+    race: bool,
+) -> Plan:
+    """Fills in the defaults and refuses what cannot work before anything is trained."""
+    at_home = references is None and REFERENCES.exists()
+    references = references or (REFERENCES if at_home else None)
+    peers = peers or (PEERS if PEERS.exists() else None)
+    entries = {} if references is None else load_entries(references, Reference)
+    peer_entries = {} if peers is None else load_entries(peers, Peer)
+    if with_peers or race:
+        from rl_training.bench.peers import require_peers
+
+        require_peers()
+        if peers is None:
+            raise ConfigError(f"there is no file with the peers' settings ({PEERS}); give one with --peers-file")
+    require_rliable()
+    known = [config for config, peer in peer_entries.items() if peer.solved is not None] if race else list(entries)
+    chosen = list(configs) or known
+    if not chosen:
+        raise ConfigError(f"say what to run: there is no {REFERENCES} here; name configs, or give --references FILE")
+    for config in chosen:
+        resolve_config(entries[config].data(config) if config in entries else load_config_data(config))
+        if race and config not in known:
+            raise ConfigError(f"there is no race for '{config}'{did_you_mean(config, known)}")
+        if with_peers and configs and config not in peer_entries:
+            raise ConfigError(f"the settings of no peer are known for '{config}'{did_you_mean(config, peer_entries)}")
+    home = runs if not at_home else None
+    return Plan(
+        configs=chosen,
+        seeds=seeds,
+        jobs=jobs or (1 if race else 2),
+        runs=runs,
+        references=entries,
+        peers=peer_entries,
+        results=results or home or RESULTS,
+        page=page or (home / "benchmarks.md" if home else PAGE),
+        with_peers=with_peers,
+        race=race,
+    )
+
+
+def run_bench(plan: Plan, *, report_only: bool) -> int:
+    """Returns the exit code: 1 if a job failed."""
+    failures: list[str] = []
+    if report_only:
+        for job in replace(plan, with_peers=True).planned_jobs():
+            if job.is_begun() and job.is_current() and job.result_file.exists():
+                _record(plan, job)
+    else:
+        jobs = plan.planned_jobs()
+        for job in jobs:
+            job.is_finished()  # refuses what was run with other settings, before anything is run
+        failures = Runner(jobs, plan.jobs, sys.stderr).run(lambda job: _record(plan, job))
+    sys.stdout.write(write_report(plan) + "\n")
+    for failure in failures:
+        sys.stderr.write(f"failed: {failure}\n")
+    return 1 if failures else 0
+
+
+def _record(plan: Plan, job: Job) -> str:
+    """Adds a finished job to the results and says how it went."""
+    outcome = job.outcome()
+    if job.race is not None:
+        record(plan.results / "race.json", race_key(job.config, job.peer), job.seed, outcome)
+        end = "solved" if outcome["solved"] else "not solved"
+        return f"{end} after {outcome['steps']} steps, {outcome['cpu_seconds']:.1f} CPU seconds"
+    record(plan.results / ("learning.json" if job.peer is None else "peers.json"), job.config, job.seed, outcome)
+    seconds = "" if outcome["seconds"] is None else f" in {outcome['seconds']:.0f} CPU seconds"
+    return f"{outcome['return']:.1f}{seconds}"
+
+
+def write_report(plan: Plan) -> str:
+    """Writes the sections that there are results for, and returns the tables."""
+    ours = load_results(plan.results / "learning.json")
+    theirs = load_results(plan.results / "peers.json")
+    races = load_results(plan.results / "race.json")
+    picture = plan.page.parent / "charts" / "learning.svg"
+    drawn = draw_curves(plan.references, ours, theirs, plan.peers, picture)
+    sections = {"learning": f"{learning_table(plan.references, ours)}\n\n{made_with(ours.values())}"}
+    if drawn:
+        sections["learning"] = f"![learning curves](charts/{picture.name})\n\n{sections['learning']}"
+    if plan.peers:
+        sections["peers"] = f"{peer_table(plan.peers, ours, theirs)}\n\n{made_with(theirs.values())}".rstrip()
+        sections["race"] = f"{race_table(plan.peers, races)}\n\n{made_with(races.values())}".rstrip()
+    for name, text in sections.items():
+        write_section(plan.page, name, text)
+    return "\n\n".join([*sections.values(), f"written to {plan.page}"])

@@ -1,0 +1,35 @@
+"""Writes a section of a Markdown page, so that no figure there is copied by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rl_training.errors import ConfigError
+
+
+def write_section(page: Path, name: str, text: str) -> None:
+    """Puts the text between the section's marks, in place of what was there. A page that does not exist is begun."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    if not page.exists():
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text("# Benchmarks\n", "utf-8")
+    content = page.read_text("utf-8")
+    if begin not in content:
+        content = f"{content.rstrip()}\n\n{begin}\n{end}\n"
+    before, _, rest = content.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ConfigError(f"{page}: the section '{name}' has no end; put '{end}' after it")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", "utf-8")
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose source can be read as well."""
+    lines = [header, *rows]
+    widths = [max(3, *(len(line[column]) for line in lines)) for column in range(len(header))]
+    rule = ["-" * width for width in widths]
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        for line in (header, rule, *rows)
+    )

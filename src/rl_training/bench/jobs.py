@@ -1,0 +1,151 @@
+"""One run of the bench: what it is, where it lives on the disk, and what is left of it when it has finished.
+
+<runs>/<config>/seed<k>            a run directory like any other
+<runs>/<config>/<package>-seed<k>  the peer's run: metrics.jsonl and evaluation.json in the same form
+<runs>/<config>/race-...           the same two, until they solve the task: race.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from rl_training.bench.machine import machine, versions
+from rl_training.bench.references import Peer, Reference
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
+from rl_training.experiment.metrics import METRICS_FILE, read_metrics
+from rl_training.experiment.run import CONFIG_FILE, EVALUATION_FILE, is_run
+
+JOB_FILE, RACE_FILE = "job.json", "race.json"
+#: What of our config binds a peer: the task and the protocol, not our settings.
+TASK_KEYS = ("env_id", "env_kwargs", "wrappers", "total_timesteps", "eval")
+
+
+def config_digest(data: dict[str, Any]) -> str:
+    """What a config file says, in a few characters; a new setting that it does not name leaves it alone."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A config and a seed; with a ``peer``, its turn at the same task; a ``race`` ends when the task is solved."""
+
+    config: str
+    seed: int
+    runs: Path
+    peer: Peer | None = None
+    race: float | None = None  # the return that ends it
+    reference: Reference | None = None  # which may say that the config is another one, changed a little
+
+    @property
+    def path(self) -> Path:
+        name = f"seed{self.seed}" if self.peer is None else f"{self.peer.package}-seed{self.seed}"
+        folder = self.config.removesuffix(".yaml").removesuffix(".yml").lstrip("./")
+        return self.runs / folder / (name if self.race is None else f"race-{name}")
+
+    @property
+    def label(self) -> str:
+        return f"{self.config}{'' if self.peer is None else f' ({self.peer.package})'} seed {self.seed}"
+
+    @property
+    def result_file(self) -> Path:
+        return self.path / (EVALUATION_FILE if self.race is None else RACE_FILE)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return load_config_data(self.config) if self.reference is None else self.reference.data(self.config)
+
+    def load_config(self) -> TrainConfig:
+        return resolve_config({**self.data, "seed": self.seed, "output_dir": str(self.path)})
+
+    @property
+    def total_steps(self) -> int:
+        return self.peer.steps if self.peer is not None and self.race is not None else self.load_config().total_timesteps
+
+    def logged_steps(self) -> int:
+        """How far it is, as far as its log tells."""
+        if self.race is not None or not (self.path / METRICS_FILE).exists():
+            return 0
+        return max((record["step"] for kind in ("train", "eval") for record in read_metrics(self.path, kind)), default=0)
+
+    def description(self) -> dict[str, Any]:
+        """What decides the outcome, apart from the seed and the versions."""
+        ours = {key: value for key, value in self.load_config().describe().items() if key != "seed"}
+        if self.peer is None:
+            return ours if self.race is None else {**ours, "race": self.race}
+        task = {key: ours[key] for key in TASK_KEYS}
+        if self.race is not None:
+            task = {key: task[key] for key in ("env_id", "env_kwargs", "wrappers")} | {"race": self.race}
+        return {**task, "peer": self.peer.model_dump(mode="json", exclude={"scale", "times", "source"})}
+
+    def is_current(self) -> bool:
+        """Whether what lies at its place was run with the settings as they are now."""
+        now = self.description()
+        if self.peer is not None or self.race is not None:
+            return bool(json.loads((self.path / JOB_FILE).read_text("utf-8")) == now)
+        try:
+            then = resolve_config(load_config_data(str(self.path / CONFIG_FILE))).describe()
+        except ConfigError:  # of a version that had other settings
+            return False
+        return {**then, "seed": None} == {**now, "seed": None}
+
+    def is_begun(self) -> bool:
+        return is_run(self.path) or (self.path / JOB_FILE).exists()
+
+    def is_finished(self) -> bool:
+        """Refuses what was run with other settings."""
+        if self.is_begun() and not self.is_current():
+            raise ConfigError(f"{self.path} was run with another version of {self.config}; move it away first")
+        return self.result_file.exists()
+
+    def write_description(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / JOB_FILE).write_text(json.dumps(self.description()) + "\n", "utf-8")
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """In one step: a result file is whole or not there."""
+        temporary = self.result_file.with_suffix(".part")
+        temporary.write_text(json.dumps(result) + "\n", "utf-8")
+        temporary.replace(self.result_file)
+
+    def outcome(self) -> dict[str, Any]:
+        """What the tables and curves need of a finished job."""
+        result: dict[str, Any] = json.loads(self.result_file.read_text("utf-8"))
+        if self.race is not None:
+            return result
+        curve = read_metrics(self.path, "eval")
+        timed = [*curve, *read_metrics(self.path, "train")]
+        return {
+            "return": result["return_mean"],
+            "steps": result["step"],
+            "seconds": max(record["time/cpu_seconds"] for record in timed) if timed else None,
+            "curve": [[record["step"], round(record["return_mean"], 2)] for record in curve],
+            "config": config_digest(self.data),
+            "date": date.fromtimestamp(self.result_file.stat().st_mtime).isoformat(),
+            "versions": self._versions(),
+            "machine": machine(),
+        }
+
+    def _versions(self) -> dict[str, str]:
+        """Those that the run was made with."""
+        if self.peer is not None:
+            return versions((self.peer.package,))
+        metadata = json.loads((self.path / "metadata.json").read_text("utf-8"))
+        return {"python": metadata["python"], **metadata["versions"]}
+
+    def to_json(self) -> str:
+        models = {"peer": self.peer, "reference": self.reference}
+        dumped = {name: None if model is None else model.model_dump(mode="json") for name, model in models.items()}
+        return json.dumps({**vars(self), "runs": str(self.runs), **dumped})
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        values = json.loads(text)
+        peer = None if values["peer"] is None else Peer.model_validate(values["peer"])
+        reference = None if values["reference"] is None else Reference.model_validate(values["reference"])
+        return cls(**{**values, "runs": Path(values["runs"]), "peer": peer, "reference": reference})

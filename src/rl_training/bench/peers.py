@@ -1,0 +1,126 @@
+"""Stable-Baselines3 and sb3-contrib on our tasks, trained and judged by our protocol."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rl_training.bench.jobs import Job
+from rl_training.bench.references import Peer
+from rl_training.envs.factory import RegisteredEnv
+from rl_training.envs.wrappers import WrappedEnv
+from rl_training.errors import MissingExtraError
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.metrics import METRICS_FILE
+
+EVAL_SEED = 1_000_000  # added to the seed of the run: episodes that training does not see
+
+
+def require_peers() -> None:
+    """Before anything is trained: both packages must be there."""
+    for module, package in (("stable_baselines3", "stable-baselines3"), ("sb3_contrib", "sb3-contrib")):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError(package, "bench")
+
+
+def load_algorithm(peer: Peer) -> Any:
+    """Their class; importing it takes a second or two."""
+    module, _, name = peer.algorithm.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+class PeerAgent:
+    """A model of theirs on the environments of our config."""
+
+    def __init__(self, peer: Peer, config: TrainConfig, seed: int) -> None:
+        from stable_baselines3.common.vec_env import VecNormalize
+
+        torch.set_num_threads(1)
+        settings = _arguments(peer.settings)
+        env = _vector_env(config, peer.num_envs, seed)
+        self._eval_env = _vector_env(config, config.eval.num_envs, seed + EVAL_SEED)
+        if peer.normalize:
+            env = VecNormalize(env, gamma=settings.get("gamma", 0.99))
+            self._eval_env = VecNormalize(self._eval_env, training=False, norm_reward=False)
+            self._eval_env.obs_rms = env.obs_rms  # shared, not copied: it is always up to date
+        network = _arguments(peer.policy_kwargs)
+        self.model: Any = load_algorithm(peer)(env=env, policy_kwargs=network, seed=seed, device="cpu", **settings)
+
+    def evaluate(self, episodes: int) -> list[float]:
+        """Returns of whole episodes of the deterministic policy."""
+        from stable_baselines3.common.evaluation import evaluate_policy
+
+        returns, _ = evaluate_policy(
+            self.model, self._eval_env, episodes, deterministic=True, return_episode_rewards=True, warn=False
+        )
+        return [float(value) for value in returns]
+
+    def learn(self, total: int, every: int, judge: Callable[[int], bool]) -> int:
+        """Trains, and asks the judge every so many env steps whether to go on. Returns the env steps taken."""
+        due = every if every > 0 else total + 1
+
+        def on_step(*_: Any) -> bool:
+            nonlocal due
+            if self.model.num_timesteps < due:
+                return True
+            due += every
+            return judge(self.model.num_timesteps)
+
+        self.model.learn(total, callback=on_step, log_interval=total)
+        return int(self.model.num_timesteps)
+
+
+def _vector_env(config: TrainConfig, num_envs: int, seed: int) -> Any:
+    """Our environments in their vector."""
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+
+    factory = WrappedEnv(RegisteredEnv(config.env_id, config.env_kwargs), config.wrappers)
+    env = VecMonitor(DummyVecEnv([factory] * num_envs))
+    env.seed(seed)
+    return env
+
+
+def _arguments(published: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as the library wants them: schedules and activation functions go by name in a file."""
+    arguments = dict(published)
+    for key, value in published.items():
+        if isinstance(value, str) and value.startswith("lin_"):
+            arguments[key] = _falling(float(value.removeprefix("lin_")))
+        elif isinstance(value, str) and value.startswith("nn."):
+            arguments[key] = getattr(nn, value.removeprefix("nn."))
+    return arguments
+
+
+def _falling(first: float) -> Callable[[float], float]:
+    """A schedule by the share of training that is left."""
+    return lambda share_left: share_left * first
+
+
+def train_peer(job: Job) -> None:
+    """One seed on the same budget as ours, with the log and the final evaluation of a run of ours."""
+    assert job.peer is not None
+    config = job.load_config()
+    job.write_description()
+    agent = PeerAgent(job.peer, config, job.seed)
+    began = time.process_time()
+    with (job.path / METRICS_FILE).open("w", encoding="utf-8") as log:
+
+        def judge(step: int) -> bool:
+            mean = float(np.mean(agent.evaluate(config.eval.episodes)))
+            seconds = round(time.process_time() - began, 3)
+            log.write(json.dumps({"kind": "eval", "step": step, "return_mean": mean, "time/cpu_seconds": seconds}) + "\n")
+            log.flush()
+            return True
+
+        steps = agent.learn(config.total_timesteps, config.eval.interval, judge)
+        seconds = round(time.process_time() - began, 3)
+        log.write(json.dumps({"kind": "train", "step": steps, "time/cpu_seconds": seconds}) + "\n")
+    returns = agent.evaluate(config.eval.final_episodes)
+    job.write_result({"step": steps, "return_mean": float(np.mean(returns)), "returns": returns})

@@ -1,0 +1,122 @@
+"""Time to solve: seconds of learning until greedy evaluation first holds a return.
+
+Every ``EVERY`` env steps ``EPISODES`` greedy episodes are played; once their mean reaches the goal, ``HELD`` further ones
+must hold it. The clock runs from the making of the agent and stands still during evaluations. It counts the CPU seconds of
+the process and of those it has started, so that a compilation counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rl_training.bench.jobs import Job
+from rl_training.bench.machine import machine, today, versions
+from rl_training.bench.peers import PeerAgent, load_algorithm
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.signals import StopRequest
+from rl_training.runtime.trainer import Trainer
+
+EVERY, EPISODES, HELD = 1_000, 20, 100
+
+
+class Clock:
+    """CPU and wall seconds since its making, without the pauses."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+
+    @staticmethod
+    def _now() -> np.ndarray[Any, Any]:
+        used = os.times()
+        return np.array([used.user + used.system + used.children_user + used.children_system, time.perf_counter()])
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        before = self._now()
+        try:
+            yield
+        finally:
+            self._start += self._now() - before
+
+    def read(self) -> dict[str, float]:
+        cpu, wall = self._now() - self._start
+        return {"cpu_seconds": round(float(cpu), 3), "wall_seconds": round(float(wall), 3)}
+
+
+class _Solved(Exception):
+    """Ends the training of a racer."""
+
+
+class Racer(Trainer):
+    """A trainer that stops at the first evaluation that holds the goal."""
+
+    def __init__(self, config: TrainConfig, goal: float) -> None:
+        self.clock = Clock()
+        self._goal = goal
+        super().__init__(config)
+
+    def evaluate(self, episodes: int, stop: StopRequest | None = None) -> EvaluationResult | None:
+        with self.clock.paused():
+            result = super().evaluate(episodes, stop)
+            held = result is not None and result.mean_return >= self._goal
+            if held:
+                again = super().evaluate(HELD, stop)
+                held = again is not None and again.mean_return >= self._goal
+        if held:
+            raise _Solved
+        return result
+
+
+def race_ours(config: TrainConfig, goal: float) -> dict[str, Any]:
+    """One seed of ours."""
+    protocol = {**config.eval.model_dump(), "interval": EVERY, "episodes": EPISODES, "final_episodes": EPISODES}
+    racer = Racer(config.with_values(eval=protocol, output_dir=None), goal)
+    try:
+        racer.train()
+        solved = False
+    except _Solved:
+        solved = True
+    finally:
+        racer.close()
+    return {"solved": solved, "steps": racer.env_steps, **racer.clock.read()}
+
+
+def race_peer(job: Job, goal: float) -> dict[str, Any]:
+    """One seed of theirs, on the budget that their settings are meant for."""
+    assert job.peer is not None
+    load_algorithm(job.peer)  # imports are counted on neither side
+    clock = Clock()
+    agent = PeerAgent(job.peer, job.load_config(), job.seed)
+
+    solved = False
+
+    def goes_on(step: int) -> bool:
+        nonlocal solved
+        with clock.paused():
+            solved = all(np.mean(agent.evaluate(episodes)) >= goal for episodes in (EPISODES, HELD))
+        return not solved
+
+    steps = agent.learn(job.peer.steps, EVERY, goes_on)
+    return {"solved": solved, "steps": steps, **clock.read()}
+
+
+def run_race(job: Job) -> None:
+    """One seed of either, alone on one core with one thread."""
+    assert job.race is not None
+    if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere one thread has to do
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    job.write_description()
+    with tempfile.TemporaryDirectory() as cache:
+        # A compilation begins with nothing and stays within this process, so that the clock sees all of it.
+        os.environ.update(TORCHINDUCTOR_CACHE_DIR=cache, TORCHINDUCTOR_COMPILE_THREADS="1")
+        result = race_ours(job.load_config(), job.race) if job.peer is None else race_peer(job, job.race)
+    packages = () if job.peer is None else (job.peer.package,)
+    job.write_result({**result, "date": today(), "versions": versions(packages), "machine": machine()})

@@ -1,0 +1,113 @@
+"""What a config must reach and who it is compared with: the two YAML files of the learning proof.
+
+References: by config, how many seeds, what their final policies must reach, and where that figure comes from. Peers: by
+config, the same task's settings for Stable-Baselines3 or sb3-contrib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from rl_training.algorithms.config import Number, Positive, PositiveNumber, StrictModel
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import apply_overrides, load_config_data, parse_yaml
+
+Entry = TypeVar("Entry", bound=StrictModel)
+
+
+class Reference(StrictModel):
+    """A seed passes if the mean return of its final policy is at least ``threshold``."""
+
+    seeds: Positive = Field(description="runs that the verdict is about")
+    threshold: Number | None = Field(None, description="return to reach")
+    passing: Positive | None = Field(None, description="how many of the seeds must reach it ...")
+    median: bool = Field(False, description="... or: their median must")
+    below: Number | None = Field(None, description="a control: the median must stay below this")
+    begins_below: Number | None = Field(None, description="a seed that passes must have begun below this")
+    config: str | None = Field(None, description="the config to run, if that is not the entry's own name ...")
+    set: tuple[str, ...] = Field((), description="... and what to change in it: KEY=VALUE")
+    source: str = Field(description="the published figure, and who published it")
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Reference:
+        rules = (self.below is not None, self.passing is not None, self.median)
+        bars = (self.below is not None, self.threshold is not None)
+        if sum(bars) != sum(rules) or sum(rules) > 1:
+            raise ValueError(
+                "give either threshold with passing, or threshold with median: true, or below alone, or none of them"
+            )
+        if self.passing is not None and self.passing > self.seeds:
+            raise ValueError(f"passing ({self.passing}) is more than seeds ({self.seeds})")
+        return self
+
+    @property
+    def bar(self) -> str:
+        """The rule in a few words."""
+        if self.below is not None:
+            return f"median below {self.below:g}"
+        if self.threshold is None:
+            return "-"
+        begin = "" if self.begins_below is None else f" from below {self.begins_below:g}"
+        return f"{self.threshold:g}{begin} ({'median' if self.median else f'{self.passing} of {self.seeds}'})"
+
+    def data(self, name: str) -> dict[str, Any]:
+        """The config that the entry of this name is about."""
+        return apply_overrides(load_config_data(self.config or name), self.set)
+
+    def verdict(self, returns: Sequence[float], first: Sequence[float | None] = ()) -> str:
+        """Pass or not, by the final returns and, where it matters, the first ones. More seeds than asked for must pass in
+        the same proportion; fewer decide nothing."""
+        if len(returns) < self.seeds:
+            return f"incomplete: {len(returns)} of {self.seeds} seeds"
+        if self.below is not None:
+            return "as expected" if median(returns) < self.below else "UNEXPECTED"
+        if self.threshold is None:
+            return "for comparison"
+        if self.begins_below is not None and any(value is None or value >= self.begins_below for value in first):
+            return f"FALLS SHORT: began at {max(value or 0.0 for value in first):.0f}"
+        if self.passing is None:
+            return "pass" if median(returns) >= self.threshold else "FALLS SHORT"
+        passed = sum(value >= self.threshold for value in returns)
+        enough = passed * self.seeds >= self.passing * len(returns)
+        return f"{'pass' if enough else 'FALLS SHORT'}: {passed} of {len(returns)}"
+
+
+class Peer(StrictModel):
+    """Another library's algorithm on the task of a config, with settings that its own community has published."""
+
+    package: str = Field(description="distribution to install")
+    algorithm: str = Field(description="module:class")
+    steps: Positive = Field(description="env steps that the settings are meant for")
+    num_envs: Positive = Field(1, description="environments stepped together")
+    normalize: bool = Field(False, description="running normalisation of observations and rewards")
+    settings: dict[str, Any] = Field(description="arguments; 'lin_x' falls linearly from x to 0")
+    policy_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the network; 'nn.x' is torch's x")
+    scale: tuple[Number, Number] = Field(description="returns that count as 0 (random acting) and 1 (the best known)")
+    solved: Number | None = Field(None, description="return that ends the race of time to solve; none: no race")
+    times: PositiveNumber | None = Field(None, description="how many times faster we mean to be in that race")
+    source: str = Field(description="where the settings are published")
+
+
+def load_entries(path: Path, entry_class: type[Entry]) -> dict[str, Entry]:
+    """The entries of a references or peers file, by config, every one checked."""
+    try:
+        data = parse_yaml(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"cannot read {path}: {reason}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must be a mapping from configs to entries")
+    entries = {}
+    for config, values in data.items():
+        try:
+            entries[str(config)] = entry_class.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in ("", *first["loc"]))
+            raise ConfigError(f"{path}: {config}{key}: {first['msg'].removeprefix('Value error, ')}") from error
+    return entries

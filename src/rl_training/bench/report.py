@@ -1,0 +1,228 @@
+"""The learning part of the benchmarks page: tables, verdicts and curves, all from the files of results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from rl_training.bench.aggregate import interquartile_mean, matrix, normalised, probability_of_improvement
+from rl_training.bench.charts import Curve, draw_learning_curves
+from rl_training.bench.document import markdown_table
+from rl_training.bench.jobs import config_digest
+from rl_training.bench.references import Peer, Reference
+from rl_training.bench.store import Outcomes, by_seed
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import load_config_data, resolve_config
+from rl_training.runtime.plot import on_common_steps
+
+Results = Mapping[str, Outcomes]
+LEARNING_HEADER = (
+    "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s",
+)  # fmt: skip
+PEER_HEADER = (
+    "task", "steps", "seeds", "ours, IQM", "peer", "peer, IQM", "P(ours better)", "CPU s: ours, peer", "peer's settings",
+)  # fmt: skip
+RACE_HEADER = (
+    "task", "goal", "ours: CPU s, by seed", "median", "peer", "peer: CPU s, by seed", "median", "times faster", "bar", "",
+)  # fmt: skip
+
+
+def returns_of(outcomes: Outcomes) -> list[float]:
+    """Of the final policies, in the order of the seeds."""
+    return [outcome["return"] for outcome in by_seed(outcomes)]
+
+
+def _seconds_of(outcomes: Outcomes) -> str:
+    seconds = [outcome["seconds"] for outcome in outcomes.values() if outcome["seconds"] is not None]
+    return f"{median(seconds):.0f}" if seconds else "-"
+
+
+def _iqm(returns: list[float]) -> str:
+    return interquartile_mean(matrix([returns])).text(".1f")
+
+
+def learning_table(references: Mapping[str, Reference], results: Results) -> str:
+    """A row for each reference, run or not, and for whatever else was run."""
+    rows = []
+    for config in (*references, *(config for config in results if config not in references)):
+        reference, outcomes = references.get(config), results.get(config, {})
+        bar, source = ("-", "-") if reference is None else (reference.bar, reference.source)
+        if not outcomes:
+            rows.append((config, "", "not run", "", "", bar, "not run", source, ""))
+            continue
+        returns = returns_of(outcomes)
+        rows.append(
+            (
+                config,
+                "/".join(sorted({str(outcome["steps"]) for outcome in outcomes.values()})),
+                _iqm(returns),
+                f"{median(returns):.1f}",
+                ", ".join(f"{value:.0f}" for value in returns),
+                bar,
+                f"{_outdated(config, reference, outcomes)}{_verdict(reference, outcomes)}",
+                source,
+                _seconds_of(outcomes),
+            )
+        )
+    return markdown_table(LEARNING_HEADER, rows)
+
+
+def _verdict(reference: Reference | None, outcomes: Outcomes) -> str:
+    if reference is None:
+        return "no reference"
+    curves = [outcome.get("curve") for outcome in by_seed(outcomes)]
+    return reference.verdict(returns_of(outcomes), [curve[0][1] if curve else None for curve in curves])
+
+
+def _outdated(config: str, reference: Reference | None, outcomes: Outcomes) -> str:
+    """A warning before a verdict on runs of a config that says something else now."""
+    known = {outcome["config"] for outcome in outcomes.values() if "config" in outcome}
+    return "OUTDATED, the config has changed: " if known - {_digest(config, reference)} else ""
+
+
+def _digest(config: str, reference: Reference | None) -> str | None:
+    try:
+        return config_digest(load_config_data(config) if reference is None else reference.data(config))
+    except ConfigError:  # there is no such config any more
+        return None
+
+
+def peer_table(peers: Mapping[str, Peer], ours: Results, theirs: Results) -> str:
+    """Side by side, seed for seed as many as both have; then all tasks together."""
+    rows = []
+    pairs: dict[str, tuple[list[float], list[float]]] = {}
+    for config, peer in peers.items():
+        mine, other = ours.get(config, {}), theirs.get(config, {})
+        seeds = sorted(set(mine) & set(other), key=int)
+        if not seeds:
+            rows.append(
+                (config, "", "0", "" if mine else "not run", peer.package, "" if other else "not run", "", "", peer.source)
+            )
+            continue
+        left, right = {seed: mine[seed] for seed in seeds}, {seed: other[seed] for seed in seeds}
+        pairs[config] = returns_of(left), returns_of(right)
+        better = probability_of_improvement(*(matrix([values]) for values in pairs[config]))
+        steps = {str(outcome["steps"]) for outcome in (*left.values(), *right.values())}
+        rows.append(
+            (
+                config,
+                "/".join(sorted(steps, key=int)),
+                str(len(seeds)),
+                _iqm(pairs[config][0]),
+                peer.package,
+                _iqm(pairs[config][1]),
+                better.text(".2f"),
+                f"{_seconds_of(left)}, {_seconds_of(right)}",
+                peer.source,
+            )
+        )
+    table = markdown_table(PEER_HEADER, rows)
+    return table if len(pairs) < 2 else f"{table}\n\n{_over_all_tasks(peers, pairs)}"
+
+
+def _over_all_tasks(peers: Mapping[str, Peer], pairs: Mapping[str, tuple[list[float], list[float]]]) -> str:
+    scales = {config: peers[config].scale for config in pairs}
+    seeds = min(len(mine) for mine, _ in pairs.values())
+    mine, other = (normalised({config: pair[side][:seeds] for config, pair in pairs.items()}, scales) for side in (0, 1))
+    return (
+        f"Over these {len(pairs)} tasks, the first {seeds} seeds of each, scaled to 0 for random acting and 1 for the best "
+        f"known: IQM of ours {interquartile_mean(mine).text('.3f')}, of the peers "
+        f"{interquartile_mean(other).text('.3f')}; probability that a run of ours ends better "
+        f"{probability_of_improvement(mine, other).text('.2f')}."
+    )
+
+
+def race_table(peers: Mapping[str, Peer], results: Results) -> str:
+    """Time to solve: medians over the seeds that both have raced; a seed that never solved it counts as endless."""
+    rows = []
+    for config, peer in peers.items():
+        if peer.solved is None:
+            continue
+        goal, bar = f"{peer.solved:g}", "-" if peer.times is None else f"{peer.times:g}"
+        mine, other = results.get(race_key(config, None), {}), results.get(race_key(config, peer), {})
+        seeds = sorted(set(mine) & set(other), key=int)
+        if not seeds:
+            rows.append((config, goal, "not run", "", peer.package, "not run", "", "", bar, ""))
+            continue
+        times = [[_time_to_solve(outcomes[seed]) for seed in seeds] for outcomes in (mine, other)]
+        ours, theirs = (median(values) for values in times)
+        ratio = theirs / ours if ours < np.inf else float("nan")
+        reached = "" if peer.times is None else "reached" if ratio >= peer.times else "MISSED"
+        faster = f"{ratio:.2f}" if ratio < np.inf else "-" if ratio != ratio else "more than can be said"
+        mine_text, other_text = (", ".join(map(_time_text, values)) for values in times)
+        rows.append(
+            (config, goal, mine_text, _time_text(ours), peer.package, other_text, _time_text(theirs), faster, bar, reached)
+        )
+    return markdown_table(RACE_HEADER, rows)
+
+
+def race_key(config: str, peer: Peer | None) -> str:
+    """Under which the results of a race are kept."""
+    return f"{config} {'ours' if peer is None else peer.package}"
+
+
+def _time_to_solve(outcome: Mapping[str, Any]) -> float:
+    return float(outcome["cpu_seconds"]) if outcome["solved"] else float("inf")
+
+
+def _time_text(seconds: float) -> str:
+    return f"{seconds:.1f}" if seconds < np.inf else "unsolved"
+
+
+def made_with(results: Iterable[Outcomes]) -> str:
+    """The versions and machines behind some results, each named once."""
+    sentences: dict[str, set[str]] = {}
+    unknown = False
+    for outcomes in results:
+        for outcome in outcomes.values():
+            if "versions" not in outcome:
+                unknown = True
+                continue
+            versions = ", ".join(f"{name} {version}" for name, version in outcome["versions"].items())
+            sentences.setdefault(f"{versions}; {outcome['machine']}", set()).add(outcome["date"])
+    lines = [f"- {_span(dates)}: {text}" for text, dates in sorted(sentences.items())]
+    if unknown:
+        lines.append("- some runs were recorded without their versions")
+    return "\n".join(lines)
+
+
+def _span(dates: set[str]) -> str:
+    return min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
+
+
+def draw_curves(
+    references: Mapping[str, Reference], ours: Results, theirs: Results, peers: Mapping[str, Peer], path: Path
+) -> bool:
+    """The curves of every config that has some, a panel for each task. False if there is nothing to draw."""
+    panels: dict[str, list[Curve]] = {}
+    for config, outcomes in ours.items():
+        if (task := _task(config, references.get(config))) is None:
+            continue
+        for results, label, is_peer in ((outcomes, config, False), (theirs.get(config, {}), "", True)):
+            curves = [outcome["curve"] for outcome in by_seed(results) if len(outcome.get("curve", ())) > 1]
+            if not curves:
+                continue
+            steps, returns = on_common_steps([([p[0] for p in curve], [p[1] for p in curve]) for curve in curves])
+            text = f"{peers[config].package}, as {config}" if is_peer else label
+            panels.setdefault(task, []).append(Curve(text, config, steps, returns, is_peer))
+    if panels:
+        draw_learning_curves(panels, path)
+    return bool(panels)
+
+
+def _task(config: str, reference: Reference | None) -> str | None:
+    """The environment and what is hidden of it; None for a config that is no more."""
+    try:
+        resolved = resolve_config(load_config_data(config) if reference is None else reference.data(config))
+    except ConfigError:
+        return None
+    wrappers = [
+        ", ".join(f"{key} {value}" for key, value in wrapper.items() if key != "name") for wrapper in resolved.wrappers
+    ]
+    names = [wrapper["name"] for wrapper in resolved.wrappers]
+    extras = [f"{name} ({text})" if text else name for name, text in zip(names, wrappers, strict=True)]
+    return f"{resolved.env_id}{', ' if extras else ''}{', '.join(extras)}"

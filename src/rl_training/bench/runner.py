@@ -1,0 +1,127 @@
+"""Runs jobs, several processes at a time. One that is finished is not run again, one that was stopped goes on.
+
+Each job has a lock beside its directory that its process inherits. So it can be told whether a process of an earlier bench
+still saves, two benches can share the work, and none spoils the other's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import IO, TextIO
+
+from rl_training.bench.jobs import Job
+
+#: Seconds after which a line says how far the jobs are, if none has finished meanwhile.
+QUIET_SECONDS = 30.0
+
+
+class Runner:
+    """A stop (Ctrl-C, or the death of this process) closes the pipes to its jobs, which then save and end."""
+
+    def __init__(self, jobs: Sequence[Job], parallel: int, stream: TextIO) -> None:
+        self.jobs = jobs
+        self._parallel = parallel
+        self._stream = stream
+        self._stopping = threading.Event()
+        self._active: dict[Job, subprocess.Popen[bytes]] = {}
+        self._total = {job: job.total_steps for job in jobs}
+        self._done_before = sum(map(self._steps, jobs))
+        self._finished = 0
+        self._began = time.monotonic()
+
+    def run(self, finished: Callable[[Job], str]) -> list[str]:
+        """Runs what is not finished, tells ``finished`` of each job and shows what it says. Returns what went wrong."""
+        failures = []
+        with ThreadPoolExecutor(self._parallel) as pool:
+            waiting: dict[Future[str | None], Job] = {pool.submit(self._run, job): job for job in self.jobs}
+            try:
+                while waiting:
+                    done, _ = wait(waiting, QUIET_SECONDS, FIRST_COMPLETED)
+                    for future in done:
+                        job = waiting.pop(future)
+                        problem = future.result()
+                        self._finished += 1
+                        if problem is not None:
+                            failures.append(f"{job.label}: {problem}")
+                        self._say(f"{job.label}: {finished(job) if problem is None else f'FAILED: {problem}'}")
+                    if not done:
+                        self._say(self._running())
+            except BaseException:
+                print("stopping: the runs save; the same command goes on with them", file=self._stream, flush=True)
+                self._stop()
+                pool.shutdown(cancel_futures=True)
+                raise
+        return failures
+
+    def _run(self, job: Job) -> str | None:
+        """One job to its end; what went wrong, or None."""
+        with locked(job) as lock:
+            if self._stopping.is_set() or job.is_finished():
+                return None
+            with tempfile.TemporaryFile() as errors:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "rl_training.bench.worker", job.to_json()],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    pass_fds=[lock.fileno()],
+                    start_new_session=True,  # Ctrl-C is for the bench, which then closes the pipe: one signal, not two
+                )
+                self._active[job] = process
+                if self._stopping.is_set():  # it came between the question above and now
+                    self._close_pipe(process)
+                code = process.wait()
+                del self._active[job]
+                self._close_pipe(process)
+                if code == 0 or self._stopping.is_set():
+                    return None
+                errors.seek(0)
+                lines = errors.read().decode(errors="replace").strip().splitlines()
+                return f"exit code {code}{f', {lines[-1]}' if lines else ''}"
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        for process in list(self._active.values()):
+            self._close_pipe(process)
+
+    @staticmethod
+    def _close_pipe(process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+
+    def _steps(self, job: Job) -> int:
+        return self._total[job] if job.result_file.exists() else job.logged_steps()
+
+    def _running(self) -> str:
+        states = (f"{job.label} at {self._steps(job)} of {self._total[job]}" for job in list(self._active))
+        return f"running: {', '.join(states) or 'nothing yet'}"
+
+    def _say(self, text: str) -> None:
+        print(f"[{self._finished}/{len(self.jobs)}] {text}; {self._time_left()}", file=self._stream, flush=True)
+
+    def _time_left(self) -> str:
+        """From the env steps so far, as if all jobs took equally long for one."""
+        steps = sum(map(self._steps, self.jobs))
+        done, left = steps - self._done_before, sum(self._total.values()) - steps
+        elapsed = time.monotonic() - self._began
+        if left <= 0:
+            return "done"
+        return f"ETA {left / done * elapsed:.0f} s" if done > 0 else "ETA unknown"
+
+
+@contextlib.contextmanager
+def locked(job: Job) -> Iterator[IO[bytes]]:
+    """Waits until no other process works on the job."""
+    job.path.parent.mkdir(parents=True, exist_ok=True)
+    with job.path.with_name(f".{job.path.name}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock

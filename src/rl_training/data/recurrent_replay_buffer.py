@@ -1,0 +1,256 @@
+"""Replay of sequences for networks with memory (Hausknecht & Stone 2015, arXiv:1507.06527; stored states, burn-in and
+overlap: Kapturowski et al. 2019, OpenReview r1lyTjAqYX).
+
+A sequence is a stretch of one episode, and no copy: steps lie in the rings once, so overlap and burn-in cost no memory, and
+images are kept as single frames. Only the recurrent state at a sequence's beginning is stored beside it; at the beginning of
+an episode that is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, EpisodeRings, equal_shares
+from rl_training.errors import ConfigError
+from rl_training.types import Array, Carry, SequenceBatch, State, Step, reset_rows
+
+
+class RecurrentStep(NamedTuple):
+    """A step of all environments, with what the policy remembered before it."""
+
+    step: Step
+    start: NDArray[np.bool_]  # (env,) whether the step is the first of its episode
+    state: Carry  # (env, ...) each
+
+
+class RecurrentRecorder:
+    """Puts beside each step the state that acting had before it."""
+
+    def __init__(self, initial: Carry) -> None:
+        """``initial`` is the state in which episodes begin, (env, ...) each, all zero; a carry may hold more after it."""
+        self._state = initial
+        self._start = np.ones(len(initial[0]), np.bool_)
+
+    def record(self, step: Step, carry: Carry) -> RecurrentStep:
+        """``carry`` is the policy's after the step, not yet reset."""
+        recorded = RecurrentStep(step, self._start, self._state)
+        self._start = step.ended
+        self._state = reset_rows(carry[: len(self._state)], step.ended)
+        return recorded
+
+    def discard(self, env_index: int) -> None:
+        """The episode of an environment cannot go on; a new one begins."""
+        over = np.arange(len(self._start)) == env_index
+        self._start, self._state = self._start | over, reset_rows(self._state, over)
+
+    def state_dict(self) -> State:
+        return {"start": self._start.copy(), "state": [array.copy() for array in self._state]}
+
+    def load_state_dict(self, state: State) -> None:
+        self._start, self._state = np.array(state["start"]), tuple(np.array(array) for array in state["state"])
+
+
+class RecurrentReplayBuffer(EpisodeRings):
+    """Sequences of ``sequence_length`` steps from about the newest ``capacity`` steps, an equal share for each environment.
+
+    Each episode is cut every ``sequence_length`` - ``overlap`` steps; what is left at its end is shorter, and padded when
+    sampled. A sequence can be sampled when its episode has ended or the n further steps that its targets need are there.
+    The ``burn_in`` steps before a sequence come with it and the state is the one before those; a sequence at the beginning of
+    an episode needs none. With ``previous_actions`` (how many there are) the action and the reward before each observation
+    come along.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        obs_shape: tuple[int, ...],
+        *,
+        sequence_length: int,
+        state_shapes: tuple[tuple[int, ...], ...],
+        gamma: float,
+        n_step: int = 1,
+        overlap: int = 0,
+        burn_in: int = 0,
+        num_envs: int = 1,
+        stack: int = 1,
+        obs_dtype: type[np.generic] = np.float32,
+        previous_actions: int = 0,
+        masked_actions: int = 0,
+        rng: np.random.Generator,
+        device: torch.device | str = "cpu",
+        alpha: float | None = None,
+    ) -> None:
+        self._stride = sequence_length - overlap
+        if not 0 <= overlap < sequence_length or not 0 <= burn_in <= self._stride:
+            raise ConfigError(
+                f"overlap ({overlap}) must be below sequence_length ({sequence_length}), and burn_in ({burn_in}) at most "
+                f"their difference ({self._stride})"
+            )
+        if capacity < num_envs * sequence_length:
+            raise ConfigError(
+                f"algo_kwargs.buffer_size is {capacity}, but must hold a sequence for each environment: at least "
+                f"{num_envs * sequence_length}"
+            )
+        self.capacity, self.sequence_length, self.burn_in = capacity, sequence_length, burn_in
+        self._previous_actions = previous_actions
+        share = equal_shares(capacity, num_envs)[0]
+        self._reach_back = burn_in + self._stride + stack - 1
+        slots = share + share // STEPS_PER_SPARE_SLOT + sequence_length + n_step + self._reach_back + 2 * stack + 3
+        slots += -slots % self._stride  # whole strides: see ``_states``
+        columns: dict[str, np.dtype[Any]] = {
+            "sequence": np.dtype(np.int32),  # steps of the sequence that begins here
+            "first": np.dtype(np.bool_),  # whether it begins its episode
+        }
+        if previous_actions:
+            columns |= {"previous_action": np.dtype(np.int32), "previous_reward": np.dtype(np.float32)}
+        rows = num_envs * (slots // self._stride)
+        super().__init__(
+            obs_shape,
+            slots=slots,
+            quotas=[slots] * num_envs,  # a sequence goes when its steps are overwritten, and not before
+            stack=stack,
+            n_step=n_step,
+            gamma=gamma,
+            obs_dtype=obs_dtype,
+            action_shape=(),
+            action_dtype=np.int64,
+            masked_actions=masked_actions,
+            rng=rng,
+            device=device,
+            alpha=alpha,
+            further_columns=columns,
+            further_bytes=sum(4 * rows * int(np.prod(shape)) for shape in state_shapes),
+            what=f"a replay of {capacity} steps in sequences",
+        )
+        #: The state of a sequence lies in the row of the stride that its first slot is in. Only those that do not begin an
+        #: episode have one, and these are at least a stride apart, so that no two share a row.
+        self._states = tuple(np.zeros((rows, *shape), np.float32) for shape in state_shapes)
+        self._episode = [0] * num_envs  # the position of the running episode's first step
+        self._next = [0] * num_envs  # the position at which the next sequence begins
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + sum(states.nbytes for states in self._states)
+
+    def add(self, recorded: RecurrentStep) -> None:
+        """One step of all environments. An episode whose beginning was not seen is left out: nothing stands for its past."""
+        running = [ring.running for ring in self._rings]
+        envs = [env for env in range(self.num_envs) if running[env] or recorded.start[env]]
+        self._add_steps(recorded.step, envs)
+        for env in envs:
+            position = self._rings[env].written - 2
+            begin = position + self.burn_in  # a sequence that begins there starts its burn-in here
+            whole_strides, rest = divmod(begin - self._episode[env], self._stride)
+            if whole_strides and not rest:
+                for states, state in zip(self._states, recorded.state, strict=True):
+                    states[self._slot(env, begin) // self._stride] = state[env]
+
+    def sample(self, batch_size: int) -> SequenceBatch:
+        """``batch_size`` sequences, uniformly and with replacement."""
+        return self.gather(self._draw(batch_size, 0.0)[0])
+
+    def gather(self, slots: NDArray[np.int64]) -> SequenceBatch:
+        """The sequences that begin in these slots. The tensors are new, not views of the rings."""
+        columns, total = self._columns, self.sequence_length
+        length, first = columns["sequence"][slots], columns["first"][slots]
+        time = np.arange(total)[:, None]
+        mask = (time < length).astype(np.float32)
+        steps = self._further(slots, np.minimum(time, length - 1))  # padding repeats the last step ...
+        windows = columns["length"][steps]
+        last = length - 1 + windows[-1]  # ... and the last observation that a target needs
+        earliest = np.where(first, 0, -self.burn_in)
+        rows = np.arange(-self.burn_in, total + self.n_step)[:, None].clip(earliest, last)
+        observed = self._further(slots, rows)
+        mask_tensor = self._to_device(mask)
+        return SequenceBatch(
+            obs=self._observations(observed),
+            action=self._take("action", steps),
+            reward=self._take("reward", steps) * mask_tensor,
+            discount=self._take("discount", steps) * mask_tensor,
+            bootstrap=self._to_device(np.where(mask, time + windows, time)),
+            mask=mask_tensor,
+            episode_start=self._to_device((time == 0) & first),
+            state=tuple(self._state(states, slots, first) for states in self._states),
+            previous=self._previous(observed) if self._previous_actions else None,
+            action_mask=self._take("action_mask", observed[self.burn_in :]) if "action_mask" in columns else None,
+            burn_in=self.burn_in,
+            has_burn_in=self._to_device(~first) if self.burn_in else None,
+        )
+
+    def _state(self, states: Array, slots: NDArray[np.int64], first: NDArray[np.bool_]) -> torch.Tensor:
+        taken = torch.empty((len(slots), *states.shape[1:]))
+        states.take(slots // self._stride, axis=0, out=taken.numpy(), mode="clip")
+        taken[torch.from_numpy(first)] = 0.0
+        return taken.to(self._device)
+
+    def _previous(self, observed: NDArray[np.int64]) -> torch.Tensor:
+        """(row, batch, action + 1): the action before each observation, one-hot, and its reward; zero where there is none."""
+        previous = torch.zeros((*observed.shape, self._previous_actions + 1))
+        array = previous.numpy()
+        array[..., :-1] = self._columns["previous_action"][observed][..., None] == np.arange(self._previous_actions)
+        array[..., -1] = self._columns["previous_reward"][observed]
+        return previous.to(self._device)
+
+    def _to_device(self, array: Array) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+    # -- writing
+
+    def _begin(self, env: int, obs: Array) -> None:
+        super()._begin(env, obs)
+        position = self._rings[env].written - 1
+        self._episode[env] = self._next[env] = position
+        slot = self._slot(env, position)
+        if "action_mask" in self._columns:  # nothing bootstraps from a first observation; its row must only not be empty
+            self._columns["action_mask"][slot] = True
+        self._note_previous(slot, -1, 0.0)
+
+    def _add_one(self, env: int, step: Step) -> None:
+        super()._add_one(env, step)
+        self._note_previous(self._slot(env, self._rings[env].written - 1), int(step.action[env]), step.reward[env])
+
+    def _note_previous(self, slot: int, action: int, reward: float) -> None:
+        if self._previous_actions:
+            self._columns["previous_action"][slot] = action
+            self._columns["previous_reward"][slot] = reward
+
+    def _items(self, env: int, windows: range, ended: bool) -> Iterator[int]:
+        overlap = self.sequence_length - self._stride
+        while True:
+            begin, first = self._next[env], self._next[env] == self._episode[env]
+            length = min(self.sequence_length, windows.stop - begin)
+            if length < self.sequence_length and not (ended and (first or length > overlap)):
+                return  # it is not whole, and if the episode has ended its steps are all in the one before
+            slot = self._slot(env, begin)
+            self._columns["sequence"][slot], self._columns["first"][slot] = length, first
+            self._next[env] = begin + self._stride
+            yield begin
+
+    def _reach(self, env: int, position: int) -> int:
+        """A stride further than the burn-in: the row of the state is used again when another stride has passed."""
+        return position - self._reach_back
+
+    # -- saving
+
+    def state_dict(self) -> State:
+        used = -(-(self._used_slots() + self.burn_in) // self._stride)
+        states = [self._states_per_env(array)[:, :used].copy() for array in self._states]
+        return {**super().state_dict(), "states": states, "episode": list(self._episode), "next": list(self._next)}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        for array, saved in zip(self._states, state["states"], strict=True):
+            self._states_per_env(array)[:, : saved.shape[1]] = saved
+        self._episode, self._next = list(state["episode"]), list(state["next"])
+
+    def _states_per_env(self, states: Array) -> Array:
+        return states.reshape(self.num_envs, -1, *states.shape[1:])
+
+    def _fits(self) -> dict[str, Any]:
+        sequences = {"sequence_length": self.sequence_length, "stride": self._stride, "burn_in": self.burn_in}
+        return {**super()._fits(), **sequences, "states": [list(states.shape[1:]) for states in self._states]}

@@ -1,0 +1,84 @@
+"""Whether the updates of a run are compiled: decided once, at its start, and kept when it is resumed."""
+
+from __future__ import annotations
+
+import warnings
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.errors import CompilationError, ConfigError
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.cadence import PhaseTimer
+from rl_training.runtime.learner import Learner
+from rl_training.runtime.progress import Progress
+from rl_training.runtime.signals import StopRequest
+
+
+class Compilation:
+    """The mode of a run's updates. Both modes compute the same, but round differently, so a run must stay in its own."""
+
+    def __init__(self, config: TrainConfig, algorithm: Algorithm, learner: Learner, timer: PhaseTimer) -> None:
+        self.in_force: bool | None = None  # None: not decided yet
+        self._algorithm, self._learner, self._timer = algorithm, learner, timer
+        self._ready = False
+        obstacle = algorithm.why_not_compiled()
+        if config.compile == "on" and obstacle is not None:
+            raise ConfigError(f"compile: on is not possible with {config.algo}: {obstacle}; use compile: auto or off")
+
+    def begin(self, config: TrainConfig, progress: Progress, stop: StopRequest) -> None:
+        """Before the first update of this process: decides if that has not been done, and compiles if so decided."""
+        if self._ready:
+            return
+        before = self.in_force
+        wanted = config.compile == "on"
+        if config.compile == "auto":
+            wanted = before if before is not None else self._repays(config, progress)
+        if before is not None and before != wanted:
+            _say_switch(wanted, f"as compile: {config.compile} says")
+        if wanted:
+            wanted = self._compile(config, progress, resumed=bool(before), stop=stop)
+        if not stop:  # what a signal broke off stays undecided
+            self.in_force, self._ready = wanted, True
+
+    def _repays(self, config: TrainConfig, progress: Progress) -> bool:
+        algorithm = self._algorithm
+        if algorithm.why_not_compiled() is not None or algorithm.policy.spec.observation.kind == "image":
+            return False  # convolutions gain little: they are bound by arithmetic, not by overhead
+        updates = config.algo_kwargs.updates_in(config.total_timesteps, config.num_envs)
+        enough = algorithm.compile_repaid_after
+        repays = updates >= enough
+        progress.note(
+            f"compile: auto is {'on' if repays else 'off'}: {updates} updates are ahead, and about {enough} repay the "
+            "compilation"
+        )
+        return repays
+
+    def _compile(self, config: TrainConfig, progress: Progress, *, resumed: bool, stop: StopRequest) -> bool:
+        """Whether it succeeded. Without a working compiler ``auto`` and a resumed run go on without."""
+        progress.note("compiling the update; this takes up to a minute, or seconds if it was done before")
+        self._timer.lap("rest")
+        try:
+            self._learner.compile()
+        except CompilationError as error:
+            if resumed and not stop:
+                _say_switch(False, f"for its update cannot be compiled here ({error})")
+            elif config.compile == "on" and not stop:
+                raise ConfigError(
+                    f"compile: on, but the update cannot be compiled here ({error}); install a C++ compiler (g++), or use "
+                    "compile: auto or off"
+                ) from error
+            else:
+                progress.note(f"not compiled ({error}); going on without")
+            return False
+        finally:
+            self._timer.lap("compilation")
+        progress.note(f"compiled in {self._timer.seconds['compilation']:.0f} s")
+        return True
+
+
+def _say_switch(compiled: bool, reason: str) -> None:
+    modes = ("without a compiled update", "with a compiled update")
+    warnings.warn(
+        f"the run began {modes[not compiled]} and goes on {modes[compiled]}, {reason}: no longer bit for bit as it would "
+        "have gone",
+        stacklevel=3,
+    )

@@ -1,0 +1,140 @@
+"""A film of one episode: what the environment draws while the deterministic policy acts."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.algorithms.base import Policy
+from rl_training.envs.factory import Env, EnvFactory, RegisteredEnv, env_name
+from rl_training.errors import ConfigError, MissingExtraError
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.evaluation import evaluate_policy
+from rl_training.runtime.setup import make_pool
+
+Frame = NDArray[np.uint8]
+FORMATS = (".gif", ".mp4")
+#: A film longer than this is cut: two minutes of most environments.
+MOST_FRAMES = 3_600
+FALLBACK_FPS = 30
+
+
+@dataclass
+class Film:
+    """Frames in the order of time, (height, width, colour)."""
+
+    frames: list[Frame] = field(default_factory=list)
+    fps: float = FALLBACK_FPS
+    episode: int = -1  # -1: not yet, 0: the one to be filmed, from 1: over
+    cut: bool = False  # it went on for longer
+
+    @property
+    def seconds(self) -> float:
+        return len(self.frames) / self.fps
+
+
+class Camera(gym.Wrapper[Any, Any, Any, Any]):
+    """Films every step of the environment itself, those that wrappers around it skip too, until its next episode."""
+
+    def __init__(self, env: Env, film: Film) -> None:
+        super().__init__(env)
+        self._film = film
+        film.fps = float(env.metadata.get("render_fps") or FALLBACK_FPS)
+
+    def _shoot(self) -> None:
+        if self._film.episode == 0:
+            self._film.cut = len(self._film.frames) == MOST_FRAMES
+            if not self._film.cut:
+                self._film.frames.append(np.array(self.env.render(), np.uint8))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        result = self.env.reset(seed=seed, options=options)
+        self._film.episode += 1
+        self._shoot()
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        result = self.env.step(action)
+        self._shoot()
+        return result
+
+
+@dataclass(frozen=True)
+class FilmedEnv:
+    """Makes an environment with a camera on it."""
+
+    factory: EnvFactory
+    film: Film
+
+    def __call__(self) -> Env:
+        env = self.factory()
+        if env.render_mode != "rgb_array":
+            raise ConfigError(
+                f"{env_name(env)} was made with render_mode {env.render_mode!r}; a film needs render_mode='rgb_array'"
+            )
+        return Camera(env, self.film)
+
+
+def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None, path: Path) -> Film:
+    """Films the first episode of an evaluation and writes it as a GIF or an MP4, whichever the name says."""
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"cannot write a video to {path}: its name must end in {' or '.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"cannot write a video to {path}: there is no directory {path.parent}")
+    if path.suffix.lower() == ".mp4":
+        _load_ffmpeg()
+    film = Film()
+    if factory is None and not config.env_from_python:
+        factory = RegisteredEnv(config.env_id, config.env_kwargs)
+    if isinstance(factory, RegisteredEnv):
+        factory = _drawing(factory)
+    with contextlib.closing(make_pool(config, factory and FilmedEnv(factory, film), "eval", 1)) as pool:
+        film.frames.clear()  # the pool has reset its environment once, to see what it gives
+        film.episode = -1
+        evaluate_policy(policy, pool, 1)
+    partial = path.with_name(f"{path.stem}.partial{path.suffix}")
+    write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_gif
+    write(film, partial)
+    partial.replace(path)
+    return film
+
+
+def _drawing(factory: RegisteredEnv) -> RegisteredEnv:
+    """The same environment, told to draw."""
+    with contextlib.closing(factory()) as env:
+        modes = list(env.metadata.get("render_modes", ()))
+    if "rgb_array" not in modes:
+        raise ConfigError(f"{factory.env_id} cannot draw itself: its render modes are {modes}, without rgb_array")
+    return RegisteredEnv(factory.env_id, {**factory.kwargs, "render_mode": "rgb_array"})
+
+
+def _write_gif(film: Film, path: Path) -> None:
+    from PIL import Image
+
+    first, *others = (Image.fromarray(frame) for frame in film.frames)
+    # GIF counts in hundredths of a second, and viewers slow down what is faster than 50 frames a second.
+    duration = max(20, round(100 / film.fps) * 10)
+    first.save(path, save_all=True, append_images=others, duration=duration, loop=0)
+
+
+def _load_ffmpeg() -> Any:
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise MissingExtraError("imageio-ffmpeg", "video") from error
+    return imageio_ffmpeg
+
+
+def _write_mp4(film: Film, path: Path) -> None:
+    height, width = film.frames[0].shape[:2]
+    writer = _load_ffmpeg().write_frames(str(path), (width, height), fps=film.fps, macro_block_size=2)
+    writer.send(None)
+    for frame in film.frames:
+        writer.send(np.ascontiguousarray(frame))
+    writer.close()

@@ -1,0 +1,355 @@
+"""``rl-training bench``: verdicts, files, and runs that go on where a killed bench left them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import CLI, final_fingerprint, tiny_values
+from test_bad_input import assert_refused
+
+from rl_training.bench.document import markdown_table, write_section
+from rl_training.bench.jobs import Job
+from rl_training.bench.references import Peer, Reference, load_entries
+from rl_training.bench.report import learning_table, made_with, peer_table, race_table
+from rl_training.bench.runner import locked
+from rl_training.bench.store import load_results, record
+from rl_training.cli import main
+from rl_training.errors import ConfigError
+from rl_training.experiment.packaged import packaged_configs
+from rl_training.experiment.run import step_directories
+
+ROOT = Path(__file__).parent.parent
+REFERENCE = {"seeds": 2, "threshold": 5, "passing": 2, "source": "nobody"}
+PEER: dict[str, Any] = {
+    "package": "stable-baselines3",
+    "algorithm": "stable_baselines3:DQN",
+    "steps": 2000,
+    "settings": {"policy": "MlpPolicy", "learning_starts": 50, "learning_rate": "lin_0.001"},
+    "policy_kwargs": {"net_arch": [16], "activation_fn": "nn.Tanh"},
+    "scale": [22, 500],
+    "solved": 1,
+    "times": 3,
+    "source": "nobody",
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
+    Path("references.yaml").write_text(yaml.safe_dump({"tiny.yaml": REFERENCE}))
+    Path("peers.yaml").write_text(yaml.safe_dump({"tiny.yaml": PEER}))
+    return tmp_path
+
+
+BENCH = ("bench", "--references", "references.yaml", "--peers-file", "peers.yaml", "--runs", "runs")
+
+# -------------------------------------------------------------------------------------------------------- verdicts
+
+
+@pytest.mark.parametrize(
+    ("rule", "returns", "verdict"),
+    [
+        ({"seeds": 3, "threshold": 475, "passing": 2}, [500, 475, 100], "pass: 2 of 3"),
+        ({"seeds": 3, "threshold": 475, "passing": 2}, [500, 474.9, 100], "FALLS SHORT: 1 of 3"),
+        ({"seeds": 3, "threshold": 475, "passing": 2}, [500, 500], "incomplete: 2 of 3 seeds"),
+        ({"seeds": 2, "threshold": 475, "passing": 1}, [500, 500, 0, 0], "pass: 2 of 4"),
+        ({"seeds": 2, "threshold": 475, "passing": 1}, [500, 0, 0, 0], "FALLS SHORT: 1 of 4"),
+        ({"seeds": 3, "threshold": -85, "median": True}, [-500, -85, -70], "pass"),
+        ({"seeds": 3, "threshold": -85, "median": True}, [-500, -86, -70], "FALLS SHORT"),
+        ({"seeds": 3, "below": 100}, [40, 50, 500], "as expected"),
+        ({"seeds": 3, "below": 100}, [40, 100, 500], "UNEXPECTED"),
+        ({"seeds": 3, "below": 100}, [], "incomplete: 0 of 3 seeds"),
+        ({"seeds": 1}, [7], "for comparison"),
+    ],
+)
+def test_verdicts(rule: dict[str, Any], returns: list[float], verdict: str) -> None:
+    assert Reference.model_validate({**rule, "source": "x"}).verdict(returns) == verdict
+
+
+def test_a_seed_must_have_begun_where_the_entry_says() -> None:
+    entry = Reference.model_validate({"seeds": 2, "threshold": -300, "passing": 1, "begins_below": -1000, "source": "x"})
+    assert entry.verdict([-200, -400], [-1200, -1100]) == "pass: 1 of 2"
+    assert entry.verdict([-200, -400], [-1200, -900]) == "FALLS SHORT: began at -900"
+    assert entry.bar == "-300 from below -1000 (1 of 2)"
+
+
+def test_an_entry_can_be_another_config_with_changes() -> None:
+    entry = Reference.model_validate({"seeds": 1, "config": "dqn/cartpole", "set": ["algo_kwargs.n_step=1"], "source": "x"})
+    data = entry.data("dqn/one_step")
+    assert data["env_id"] == "CartPole-v1"
+    assert data["algo_kwargs"]["n_step"] == 1
+    job = Job("dqn/one_step", 3, Path("runs"), reference=entry)
+    assert Job.from_json(job.to_json()).load_config() == job.load_config()
+    assert job.path == Path("runs/dqn/one_step/seed3")
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({**REFERENCE, "median": True}, "either threshold with passing"),
+        ({"seeds": 2, "threshold": 3, "source": "x"}, "either threshold with passing"),
+        ({**REFERENCE, "below": 3}, "either threshold with passing"),
+        ({**REFERENCE, "passing": 3}, "more than seeds"),
+        ({**REFERENCE, "treshold": 3}, "treshold"),
+        ({**REFERENCE, "seeds": 0}, "seeds"),
+        (None, "tiny"),
+    ],
+)
+def test_a_reference_that_makes_no_sense_is_refused(entry: Any, words: str) -> None:
+    Path("bad.yaml").write_text(yaml.safe_dump({"tiny": entry}))
+    with pytest.raises(ConfigError, match=words):
+        load_entries(Path("bad.yaml"), Reference)
+
+
+def test_the_files_of_the_repository() -> None:
+    references = load_entries(ROOT / "benchmarks" / "learning.yaml", Reference)
+    peers = load_entries(ROOT / "benchmarks" / "peers.yaml", Peer)
+    assert {entry.config or name for name, entry in references.items()} <= set(packaged_configs())
+    assert {"dqn/cartpole", "qr_dqn/cartpole", "ppo/cartpole"} <= set(peers)
+    raced = {config for config, peer in peers.items() if peer.solved is not None}
+    assert {peers[config].times for config in raced} == {3}
+    assert all("rl-zoo3" in peer.source for peer in peers.values())
+
+
+# --------------------------------------------------------------------------------------------------------- reports
+
+
+def outcome(value: float, seconds: float = 10.0) -> dict[str, Any]:
+    curve = [[100, value / 2], [200, value]]
+    made = {"date": "2026-01-02", "versions": {"python": "3"}, "machine": "a machine"}
+    return {"return": value, "steps": 200, "seconds": seconds, "curve": curve, **made}
+
+
+def test_the_learning_table_names_what_was_not_run_and_what_falls_short() -> None:
+    references = {name: Reference.model_validate({**REFERENCE, "threshold": 475}) for name in ("good", "bad", "none")}
+    results = {
+        "good": {"0": outcome(500), "1": outcome(480)},
+        "bad": {"0": outcome(500), "1": {"return": 9.0, "steps": 200, "seconds": 3.0}},  # as files of before have it
+        "other": {"10": outcome(7), "9": outcome(8)},
+    }
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in learning_table(references, results).splitlines()[2:]]
+    assert [row[0] for row in rows] == ["good", "bad", "none", "other"]
+    assert [row[6] for row in rows] == ["pass: 2 of 2", "FALLS SHORT: 1 of 2", "not run", "no reference"]
+    assert [row[3] for row in rows] == ["490.0", "254.5", "", "7.5"]
+    assert rows[0][2].startswith("490.0 [480.0, 500.0]")
+    assert rows[3][4] == "8, 7", "in the order of the seeds"
+    assert made_with(results.values()).splitlines() == [
+        "- 2026-01-02: python 3; a machine",
+        "- some runs were recorded without their versions",
+    ]
+
+
+def test_side_by_side_only_seeds_that_both_have_count() -> None:
+    peers = {name: Peer.model_validate(PEER) for name in ("a", "b", "c")}
+    ours = {"a": {"0": outcome(500), "1": outcome(500), "2": outcome(0)}, "b": {"0": outcome(261)}, "c": {"0": outcome(1)}}
+    theirs = {"a": {"0": outcome(100), "1": outcome(200)}, "b": {"0": outcome(22)}}
+    text = peer_table(peers, ours, theirs)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:5]]
+    assert rows[0][2:7] == ["2", "500.0 [500.0, 500.0]", "stable-baselines3", "150.0 [100.0, 200.0]", "1.00 [1.00, 1.00]"]
+    assert rows[2][5] == "not run"
+    assert "Over these 2 tasks, the first 1 seeds" in text
+    assert "IQM of ours 0.750 [0.750, 0.750], of the peers 0.082" in text  # (1 + .5) / 2 and (78/478 + 0) / 2
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "cells"),
+    [
+        ([10, 20, 30], [60, 60, 90], ["20.0", "60.0", "3.00", "3", "reached"]),
+        ([10, 20, 30], [59, 59, 59], ["20.0", "59.0", "2.95", "3", "MISSED"]),
+        ([10, None, None], [5, 6, 7], ["unsolved", "6.0", "-", "3", "MISSED"]),
+        ([10, None, 20], [5, None, None], ["20.0", "unsolved", "more than can be said", "3", "reached"]),
+    ],
+)
+def test_a_seed_that_never_solves_it_counts_as_endless(ours: list[Any], theirs: list[Any], cells: list[str]) -> None:
+    def results(times: list[Any]) -> dict[str, dict[str, Any]]:
+        return {str(seed): {"solved": time is not None, "cpu_seconds": time or 99} for seed, time in enumerate(times)}
+
+    text = race_table({"x": Peer.model_validate(PEER)}, {"x ours": results(ours), "x stable-baselines3": results(theirs)})
+    row = [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]]
+    assert [row[3], *row[6:]] == cells
+
+
+def test_a_section_is_replaced_and_the_rest_of_the_page_stays() -> None:
+    page = Path("docs/page.md")
+    write_section(page, "one", "first")
+    write_section(page, "two", "second")
+    page.write_text(page.read_text() + "\nby hand\n")
+    write_section(page, "one", "third")
+    text = page.read_text()
+    assert "first" not in text
+    assert text.index("third") < text.index("second") < text.index("by hand")
+    page.write_text("<!-- one: begin -->")
+    with pytest.raises(ConfigError, match="no end"):
+        write_section(page, "one", "x")
+
+
+def test_a_table_with_an_empty_column_is_still_a_table() -> None:
+    assert markdown_table(("a", ""), [("1", "")]).splitlines()[1] == "| --- | --- |"
+
+
+def test_results_are_added_one_by_one() -> None:
+    path = Path("results/learning.json")
+    for seed in (10, 2):
+        record(path, "x", seed, {"return": float(seed)})
+    record(path, "a", 0, {"return": 1.0})
+    record(path, "x", 2, {"return": 3.0})
+    assert load_results(path) == {"a": {"0": {"return": 1.0}}, "x": {"2": {"return": 3.0}, "10": {"return": 10.0}}}
+    assert path.read_text().index('"2"') < path.read_text().index('"10"')
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="not a file of results"):
+        load_results(path)
+
+
+# ------------------------------------------------------------------------------------------------------------ runs
+
+
+def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*BENCH]) == 0
+    first = capsys.readouterr()
+    assert "[2/2] " in first.err
+    assert "pass: 2 of 2" in first.out
+    runs = Path("runs")
+    page = (runs / "benchmarks.md").read_text()
+    assert "pass: 2 of 2" in page
+    assert "charts/learning.svg" in page
+    picture = (runs / "charts" / "learning.svg").read_bytes()
+    assert b"tiny.yaml (2)" in picture
+    results = load_results(runs / "learning.json")["tiny.yaml"]
+    for seed in ("0", "1"):
+        evaluation = json.loads((runs / "tiny" / f"seed{seed}" / "evaluation.json").read_text())
+        assert results[seed]["return"] == evaluation["return_mean"]
+        assert [step for step, _ in results[seed]["curve"]] == [90, 180]
+        assert {"torch", "python"} <= set(results[seed]["versions"])
+    written = [path.stat().st_mtime_ns for path in sorted(runs.glob("tiny/seed*/*.json"))]
+    assert main([*BENCH]) == 0
+    assert main([*BENCH, "--report"]) == 0
+    assert [path.stat().st_mtime_ns for path in sorted(runs.glob("tiny/seed*/*.json"))] == written
+    assert (runs / "charts" / "learning.svg").read_bytes() == picture, "the same figures give the same picture"
+    assert load_results(runs / "learning.json")["tiny.yaml"] == results
+    assert_refused_after_a_change(capsys)
+
+
+def assert_refused_after_a_change(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", algo_kwargs={"gamma": 0.9})))
+    assert_refused(capsys, BENCH, "seed0", "another version of tiny.yaml")
+    assert main([*BENCH, "--report"]) == 0
+    assert "OUTDATED, the config has changed: pass: 2 of 2" in capsys.readouterr().out
+
+
+def test_a_failing_run_is_named_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.yaml").write_text(yaml.safe_dump(tiny_values("dqn", env_id="NoSuchEnv-v0")))
+    assert main([*BENCH, "broken.yaml", "tiny.yaml", "--seeds", "1"]) == 1
+    shown = capsys.readouterr()
+    assert "failed: broken.yaml seed 0" in shown.err
+    assert "NoSuchEnv-v0" in shown.err
+    assert list(load_results(Path("runs/learning.json"))) == ["tiny.yaml"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_bench_goes_on(number: signal.Signals) -> None:
+    """Its runs notice, save and end; the next bench finishes them bit for bit as if nothing had been."""
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=3000, checkpoint={"interval": 100})))
+    main(["train", "--config", "tiny.yaml", "--output-dir", "whole", "--quiet"])
+    command = [*CLI, *BENCH, "--seeds", "1", "--jobs", "1"]
+    bench = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run = Path("runs/tiny/seed0")
+    while not (run / "checkpoints" / "latest").exists():
+        assert bench.poll() is None, bench.communicate()
+        time.sleep(0.01)
+    os.kill(bench.pid, number)
+    _, told = bench.communicate(timeout=60)
+    assert ("the same command goes on" in told) == (number == signal.SIGINT)
+    assert bench.returncode == (130 if number == signal.SIGINT else -number)
+    with locked(Job("tiny.yaml", 0, Path("runs"))):  # once its process has ended
+        assert not (run / "evaluation.json").exists(), "the run did not notice that its bench had gone"
+    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stderr
+    assert step_directories(run)
+    assert final_fingerprint(run) == final_fingerprint(Path("whole"))
+
+
+# ----------------------------------------------------------------------------------------------------------- peers
+
+
+def test_a_peer_trains_on_our_task_and_races_us() -> None:
+    pytest.importorskip("stable_baselines3")
+    from rl_training.bench.peers import train_peer
+    from rl_training.bench.race import run_race
+
+    peer = Peer.model_validate({**PEER, "normalize": True, "num_envs": 2})
+    job = Job("tiny.yaml", 0, Path("runs"), peer)
+    assert not job.is_finished()
+    train_peer(job)
+    result = job.outcome()
+    assert result["steps"] == 240
+    assert [step for step, _ in result["curve"]] == [90, 180]
+    assert result["versions"]["stable-baselines3"]
+    assert job.is_finished()
+    changed = Job("tiny.yaml", 0, Path("runs"), peer.model_copy(update={"steps": 1}))
+    with pytest.raises(ConfigError, match="another version"):
+        changed.is_finished()
+    affinity = os.sched_getaffinity(0)
+    try:
+        for goal, solved in ((1.0, True), (1e6, False)):
+            for racer in (None, peer):
+                race = Job("tiny.yaml", int(solved), Path("runs"), racer, goal)
+                run_race(race)
+                outcome = race.outcome()
+                assert outcome["solved"] is solved
+                assert outcome["cpu_seconds"] > 0
+    finally:
+        os.sched_setaffinity(0, affinity)
+
+
+def test_jobs_survive_the_way_to_their_process() -> None:
+    for job in (Job("a/b", 3, Path("runs")), Job("x.yaml", 1, Path("r"), Peer.model_validate(PEER), 475.0)):
+        copy = Job.from_json(job.to_json())
+        assert vars(copy) == vars(job)
+        assert copy.path == job.path
+
+
+# ------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("bench", "dqn/cartpol", "--runs", "runs"), ("unknown config 'dqn/cartpol'", "did you mean 'dqn/cartpole'?")),
+        (("bench",), ("say what to run", "--references")),
+        (("bench", "tiny.yaml", "--seeds", "0"), ("--seeds", "0 is not at least 1")),
+        (("bench", "--references", "missing.yaml"), ("cannot read missing.yaml",)),
+        (("bench", "--references", "tiny.yaml"), ("tiny.yaml: algo",)),
+        ((*BENCH, "dqn/cartpole", "--peers"), ("no peer", "'dqn/cartpole'", "tiny.yaml")),
+        ((*BENCH, "dqn/cartpole", "--time-to-solve"), ("no race for 'dqn/cartpole'",)),
+        (("bench", "tiny.yaml", "--peers"), ("--peers-file",)),
+    ],
+)
+def test_mistakes_are_said_before_anything_runs(
+    arguments: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if {"--peers", "--time-to-solve"} & set(arguments):
+        pytest.importorskip("sb3_contrib")
+    assert_refused(capsys, arguments, *words)
+
+
+@pytest.mark.parametrize(
+    ("module", "option", "package"),
+    [("rliable", "--seeds=1", "rliable"), ("stable_baselines3", "--peers", "stable-baselines3"),
+     ("sb3_contrib", "--time-to-solve", "sb3-contrib")],
+)  # fmt: skip
+def test_a_missing_extra_is_named(
+    module: str, option: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else find(name) or object())
+    assert_refused(capsys, (*BENCH, "tiny.yaml", option), f"'{package}'", "pip install 'rl-training[bench]'")

@@ -1,0 +1,361 @@
+"""Compiled updates: they compute what the eager ones do, resume bit for bit, and give way where there is no compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import ALGORITHMS, CLI, final_fingerprint, settings_of, tiny_config, tiny_values
+
+from rl_training.algorithms import compiled
+from rl_training.errors import ConfigError
+from rl_training.experiment.registry import REGISTRY
+from rl_training.runtime.compilation import Compilation
+from rl_training.runtime.progress import Progress
+from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.signals import StopRequest
+from rl_training.runtime.trainer import Trainer
+
+
+def obstacle(algo: str) -> str | None:
+    trainer = Trainer(tiny_config(algo))
+    trainer.close()
+    return trainer.algorithm.why_not_compiled()
+
+
+COMPILED = [name for name in ALGORITHMS if obstacle(name) is None]
+EAGER_ONLY = [name for name in ALGORITHMS if name not in COMPILED]
+EVERY_OPTION = {
+    "n_step": 3,
+    "double": True,
+    "tau": 0.1,
+    "target_update_interval": 2,
+    "gradient_steps": 2,
+    "final_learning_rate": 1e-5,
+    "learning_rate_decay_steps": 200,
+    "dueling": True,
+    "noisy": True,
+    "prioritized": True,
+    "max_grad_norm": 0.05,
+    "final_clip_range": 0.05,
+    "clip_range_decay_steps": 200,
+    "clip_value": 0.2,
+    "entropy_coef": 0.01,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+}
+#: by name, the environment and the settings
+CASES: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "plain": (None, {}),
+    "every option": (None, EVERY_OPTION),
+    "masked actions, no clipping": ("rl_training_test_envs:Masked-v0", {"double": True, "max_grad_norm": None}),
+    "images": ("rl_training_test_envs:ImageWalk-v0", {"frame_stack": 3}),
+    "continuous actions": ("Pendulum-v1", {}),
+}
+FITTING = [
+    (algo, case)
+    for algo in COMPILED
+    for case, (env_id, _) in CASES.items()
+    if env_id is None or ("continuous" if env_id == "Pendulum-v1" else "discrete") in REGISTRY[algo].actions
+    if case != "images" or "image" in REGISTRY[algo].observations
+]
+
+
+class TracedGraph(compiled.CompiledGraph):
+    """Runs the graph operation by operation instead of compiling it: what tracing did, in a second."""
+
+    def prepare(self, batch: Any) -> Any:
+        graph = self._graphs[compiled._layout(batch)] = self.trace(batch)
+        return graph
+
+
+@pytest.fixture(params=["traced", pytest.param("compiled", marks=pytest.mark.slow)])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    name: str = request.param
+    if name == "traced":
+        monkeypatch.setattr(compiled, "CompiledGraph", TracedGraph)
+    return name
+
+
+def train(algo: str, mode: str, stop_at: int, **values: Any) -> Trainer:
+    trainer = Trainer(tiny_config(algo, compile=mode, **values))
+    trainer.train(stop_at)
+    trainer.close()
+    return trainer
+
+
+def numbers(state: Any) -> list[torch.Tensor]:
+    """All that a state holds, in order."""
+    if isinstance(state, dict):
+        return [number for name in sorted(state) for number in numbers(state[name])]
+    return [torch.as_tensor(state, dtype=torch.float64)] if isinstance(state, torch.Tensor | int | float) else []
+
+
+def assert_same_learning(first: Trainer, second: Trainer) -> None:
+    assert first.learner.updates == second.learner.updates > 2
+    for state in ("state_dict", "policy.state_dict"):
+        mine, theirs = (
+            numbers((t.algorithm.policy if "policy" in state else t.algorithm).state_dict()) for t in (first, second)
+        )
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-6)
+    assert first.learner.metrics == pytest.approx(second.learner.metrics, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize(("algo", "case"), FITTING)
+def test_both_paths_learn_the_same(algo: str, case: str, backend: str) -> None:
+    env_id, options = CASES[case]
+    values: dict[str, Any] = {"num_envs": 2, "algo_kwargs": settings_of(algo, options)}
+    if env_id is not None:
+        values["env_id"] = env_id
+    eager, fast = (train(algo, mode, 64, **values) for mode in ("off", "on"))
+    assert fast.compilation.in_force
+    assert_same_learning(eager, fast)
+
+
+def test_a_compiled_run_learns_what_an_eager_one_does() -> None:
+    """The real compiler, once, in every test run."""
+    eager, fast = (train("dqn", mode, 40) for mode in ("off", "on"))
+    assert_same_learning(eager, fast)
+    assert fast.timer.seconds["compilation"] > 0
+
+
+def test_compiling_changes_nothing(backend: str) -> None:
+    trainer = Trainer(tiny_config("dqn", algo_kwargs={"noisy": True, "prioritized": True}))
+    before = [number.clone() for number in numbers(trainer.algorithm.state_dict())]
+    streams = trainer.streams.state_dict()
+    trainer.learner.compile()
+    for a, b in zip(before, numbers(trainer.algorithm.state_dict()), strict=True):
+        assert torch.equal(a, b)
+    assert trainer.streams.state_dict() == streams
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_batch_of_another_size_gets_a_graph_of_its_own() -> None:
+    eager, fast = (train("dqn", mode, 40) for mode in ("off", "on"))
+    for trainer in (eager, fast):
+        assert hasattr(trainer.learner, "buffer")
+        trainer.algorithm.update(trainer.learner.buffer.sample(5))  # type: ignore[attr-defined]
+    assert_same_learning(eager, fast)
+
+
+# ---------------------------------------------------------------------------------------------------- the decision
+
+
+class Noted(Progress):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_auto_compiles_from_the_break_even_on(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(tiny_config(algo))
+    trainer.close()
+    config, can = trainer.config, algo in COMPILED
+    updates = config.algo_kwargs.updates_in(config.total_timesteps, config.num_envs)
+    asked: list[bool] = []
+    monkeypatch.setattr(type(trainer.learner), "compile", lambda self: asked.append(True))
+    for enough in (updates + 1, updates):
+        monkeypatch.setattr(type(trainer.algorithm), "compile_repaid_after", enough)
+        noted = Noted()
+        compilation = Compilation(config, trainer.algorithm, trainer.learner, trainer.timer)
+        compilation.begin(config, noted, StopRequest())
+        assert compilation.in_force == (can and enough == updates)
+        assert len(asked) == bool(compilation.in_force)
+        assert any("compile: auto is" in line for line in noted.lines) == can
+
+
+@pytest.mark.parametrize("algo", COMPILED)
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_the_updates_ahead_are_those_that_come(algo: str, num_envs: int) -> None:
+    options = settings_of(algo, {"train_freq": 4, "gradient_steps": 3})
+    config = tiny_config(algo, num_envs=num_envs, total_timesteps=336, algo_kwargs=options)
+    trainer = Trainer(config)
+    updates = trainer.train().updates
+    trainer.close()
+    assert updates == pytest.approx(config.algo_kwargs.updates_in(336, num_envs), abs=4)
+
+
+def test_on_and_off_are_words_and_what_yaml_makes_of_them() -> None:
+    for value, mode in (("on", "on"), (True, "on"), ("off", "off"), (False, "off"), ("auto", "auto")):
+        config = tiny_config("dqn", compile=value)
+        assert config.compile == mode
+        assert yaml.safe_load(config.to_yaml())["compile"] == mode
+    with pytest.raises(ConfigError, match="compile: input should be 'auto', 'on' or 'off'"):
+        tiny_config("dqn", compile="maybe")
+
+
+@pytest.mark.parametrize("algo", EAGER_ONLY)
+def test_an_algorithm_without_a_compiled_update_says_so(algo: str) -> None:
+    with pytest.raises(ConfigError, match=f"compile: on is not possible with {algo}"):
+        Trainer(tiny_config(algo, compile="on"))
+
+
+def test_a_setting_that_cannot_be_compiled_says_so() -> None:
+    with pytest.raises(ConfigError, match="target_kl"):
+        Trainer(tiny_config("ppo", compile="on", algo_kwargs={"target_kl": 0.1}))
+
+
+# ------------------------------------------------------------------------------------------------------- resuming
+
+
+def start_and_stop(mode: str, run: Path, stop_at: int | None = None) -> Trainer:
+    trainer = start_training(tiny_config("dqn", compile=mode, output_dir=str(run)), command="test")
+    trainer.train(stop_at)
+    trainer.close()
+    return trainer
+
+
+def go_on(run: Path, stop_at: int | None = None) -> Trainer:
+    trainer = resume_training(run, warn=lambda message: pytest.fail(message))
+    trainer.train(stop_at)
+    trainer.close()
+    return trainer
+
+
+def set_mode(run: Path, mode: str) -> None:
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump({**config, "compile": mode}))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_auto_stays_in_the_mode_of_the_checkpoint(mode: str, backend: str, tmp_path: Path) -> None:
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    start_and_stop(mode, whole)
+    start_and_stop(mode, parted, stop_at=100)
+    set_mode(parted, "auto")
+    assert go_on(parted).compilation.in_force == (mode == "on")
+    mine, theirs = final_fingerprint(parted), final_fingerprint(whole)
+    assert mine["metrics"] == theirs["metrics"]
+    for part in ("policy", "training", "replay"):
+        assert mine["files"][f"{part}.safetensors"] == theirs["files"][f"{part}.safetensors"]
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize(("first", "then"), [("on", "off"), ("off", "on")])
+def test_switching_modes_is_said(first: str, then: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    start_and_stop(first, run, stop_at=100)
+    set_mode(run, then)
+    with pytest.warns(UserWarning, match="no longer bit for bit"):
+        trainer = go_on(run)
+    assert trainer.compilation.in_force == (then == "on")
+
+
+def write_config(path: Path, algo: str) -> Path:
+    options = {**EVERY_OPTION, "gradient_steps": 1, "buffer_size": 700}
+    values = tiny_values(algo, num_envs=2, total_timesteps=600, compile="on", algo_kwargs=settings_of(algo, options))
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def command_line(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=300, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", COMPILED)
+def test_a_compiled_run_that_is_killed_ends_bit_for_bit(algo: str, tmp_path: Path) -> None:
+    config = str(write_config(tmp_path / "config.yaml", algo))
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert command_line("train", "--config", config, "--output-dir", str(whole)).returncode == 0
+    process = subprocess.Popen([*CLI, "train", "--config", config, "--output-dir", str(killed)])
+    while not (killed / "checkpoints" / "latest").exists():
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    resumed = command_line("resume", str(killed))
+    assert resumed.returncode == 0, resumed.stderr
+    assert "warning" not in resumed.stderr
+    assert final_fingerprint(killed) == final_fingerprint(whole)
+
+
+@pytest.mark.slow
+def test_a_signal_while_compiling_leaves_a_run_to_resume(tmp_path: Path) -> None:
+    """As Ctrl-C in a terminal: the compiler's processes get the signal too."""
+    config = str(write_config(tmp_path / "config.yaml", "dqn"))
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert command_line("train", "--config", config, "--output-dir", str(whole)).returncode == 0
+    process = subprocess.Popen(
+        [*CLI, "train", "--config", config, "--output-dir", str(stopped)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")},
+    )
+    assert process.stderr is not None
+    while "compiling" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(3.0)
+    os.killpg(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGINT, errors
+    assert "saved at step 0" in output
+    assert command_line("resume", str(stopped)).returncode == 0
+    assert final_fingerprint(stopped) == final_fingerprint(whole)
+
+
+# ------------------------------------------------------------------------------------------- without a compiler
+
+
+def without_compiler(tmp_path: Path) -> dict[str, str]:
+    """An environment in which no compiler is found, nor anything compiled before."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    return {**os.environ, "PATH": str(empty), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+
+
+def test_auto_goes_on_without_a_compiler(tmp_path: Path) -> None:
+    values = tiny_values("dqn", total_timesteps=10**7)
+    script = (
+        "import sys, json; from rl_training.experiment.config import resolve_config; "
+        "from rl_training.runtime.progress import LineProgress; from rl_training.runtime.trainer import Trainer; "
+        "trainer = Trainer(resolve_config(json.loads(sys.argv[1])), progress=LineProgress(sys.stderr)); "
+        "print(trainer.train(100).updates, trainer.compilation.in_force)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(values)],
+        env=without_compiler(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["81", "False"]
+    lines = done.stderr.splitlines()
+    assert sum(line.startswith("not compiled (") for line in lines) == 1, done.stderr
+    assert len(lines) <= 5  # nothing of the compiler's own complaints
+
+
+def test_on_without_a_compiler_is_an_error_that_names_the_fix(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "config.yaml", "dqn")
+    done = command_line(
+        "train", "--config", str(config), "--output-dir", str(tmp_path / "run"), env=without_compiler(tmp_path)
+    )
+    assert done.returncode == 2
+    assert "install a C++ compiler" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_compiled_run_goes_on_without_a_compiler_and_says_so(backend: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    start_and_stop("on", run, stop_at=100)
+    done = command_line("resume", str(run), env=without_compiler(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "no longer bit for bit" in done.stderr

@@ -1,0 +1,127 @@
+"""DRQN: the network's surface, and the update by worked numbers and by a walk through the episodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sequences import ACTIONS, STATE, World, make_algorithm, walk_targets
+
+from rl_training.algorithms import DRQN
+from rl_training.algorithms.base import init_generator
+from rl_training.algorithms.recurrent_value import sequence_td_loss, state_values
+from rl_training.models import LSTMQNetwork
+
+
+def test_lstm_q_network_vector_obs_returns_q_values_actions_and_state() -> None:
+    network = LSTMQNetwork((4,), 2, init_generator(0), encoder_sizes=(16,), lstm_size=8, lstm_layers=2, hidden_sizes=(16,))
+    state = network.initial_state(3)
+    assert [tuple(part.shape) for part in state] == [(3, 2, 8)] * 2
+    assert not any(part.any() for part in state)
+    obs = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0))
+    output = network.act(obs[0], state)
+    assert output.q_values.shape == (3, 2)
+    assert torch.equal(output.action, output.q_values.argmax(dim=1))
+    assert [part.shape for part in output.state] == [part.shape for part in state]
+    with torch.no_grad():
+        q_values, after = network.q_values_sequence(obs, state)
+    assert q_values.shape == (5, 3, 2)
+    torch.testing.assert_close(q_values[0], output.q_values)
+    for t in range(5):
+        output = network.act(obs[t], state)
+        torch.testing.assert_close(output.q_values, q_values[t], rtol=1e-4, atol=1e-5)
+        state = output.state
+    for mine, theirs in zip(state, after, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    reset = network.reset_state(state, torch.tensor([False, True, False]))
+    for before, part in zip(state, reset, strict=True):
+        assert not part[1].any()
+        assert torch.equal(part[[0, 2]], before[[0, 2]])
+
+
+def test_the_loss_of_a_step_by_hand() -> None:
+    q_values = torch.tensor([[[1.0, 2.0]], [[3.0, 0.5]]])  # (time 2, batch 1, action 2)
+    output = sequence_td_loss(q_values, torch.tensor([[1], [0]]), torch.tensor([[2.5], [5.0]]))
+    torch.testing.assert_close(output.loss, torch.tensor([[0.125], [1.5]]))  # quadratic below an error of 1, then linear
+    torch.testing.assert_close(output.error, torch.tensor([[0.5], [2.0]]))
+    torch.testing.assert_close(output.metrics["q_value_mean"], torch.tensor([[2.0], [3.0]]))
+
+
+def test_the_value_of_a_state_by_hand() -> None:
+    theirs, mine = torch.tensor([[[1.0, 2.0, 5.0]]]), torch.tensor([[[4.0, 3.0, 9.0]]])
+    mask = torch.tensor([[[True, True, False]]])
+    assert state_values(theirs, None, None).item() == 5.0
+    assert state_values(theirs, mine, None).item() == 5.0
+    assert state_values(theirs, None, mask).item() == 2.0
+    assert state_values(theirs, mine, mask).item() == 1.0  # chosen by the online network, among the allowed
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("double", [False, True])
+def test_targets_are_those_of_a_walk_through_the_episodes(double: bool, masked: bool) -> None:
+    algorithm = make_algorithm(DRQN, sequence_length=5, double=double)
+    world = World(300, sequence_length=5, masked=masked, seed=2).run(60)
+    batch = world.buffer.gather(world.buffer._slots_of(np.arange(len(world.buffer))))
+    found = algorithm.loss(batch).metrics["target_mean"]
+    expected = [cut for env in range(world.num_envs) for cut in world.expected(env)]
+    for b, cut in enumerate(expected):
+        networks = (algorithm.policy.network, algorithm.target)
+        targets = walk_targets(*networks, cut, double=double, rescaled=False, masked=masked)
+        np.testing.assert_allclose(found[: len(targets), b].numpy(), targets, rtol=2e-4, atol=2e-4)
+
+
+def test_a_batched_unroll_equals_unrolls_of_each_sequence_alone() -> None:
+    algorithm = make_algorithm(DRQN, sequence_length=5)
+    world = World(300, sequence_length=5, end_chance=0.2).run(60)
+    batch = world.buffer.sample(9)
+    with torch.no_grad():
+        together = algorithm._unroll(algorithm.target, batch)
+        for b in range(9):
+            length = int(batch.mask[:, b].sum())
+            state = tuple(part[b : b + 1] for part in batch.state)
+            alone = algorithm.target.q_values_sequence(batch.obs[:length, b : b + 1], state)[0]
+            torch.testing.assert_close(together[:length, b : b + 1], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_the_target_network_is_copied_on_its_interval() -> None:
+    algorithm = make_algorithm(DRQN, sequence_length=5, target_update_interval=3)
+    batch = World(300, sequence_length=5).run(60).buffer.sample(8)
+    before = algorithm._target_parameters.clone()
+    for updates in range(1, 7):
+        result = algorithm.update(batch)
+        copied = torch.equal(algorithm._target_parameters, algorithm.optimizer.parameters)
+        assert copied == (updates % 3 == 0)
+        if updates < 3:
+            assert torch.equal(algorithm._target_parameters, before)
+    assert set(result.metrics) == {"loss", "q_value_mean", "target_mean", "td_error_mean"}
+    assert result.priorities is None
+
+
+def test_updates_on_one_batch_lower_its_loss() -> None:
+    algorithm = make_algorithm(DRQN, sequence_length=5, learning_rate=1e-2, target_update_interval=10_000)
+    batch = World(300, sequence_length=5).run(60).buffer.sample(8)
+    losses = [algorithm.update(batch).metrics["loss"] for _ in range(300)]
+    assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_exploring_and_greedy_acting_move_the_memory_alike(masked: bool) -> None:
+    """The state goes on whatever was drawn: what replay stores must be what the network has seen."""
+    policy = make_algorithm(DRQN, learning_starts=100).policy
+    rng = np.random.default_rng(0)
+    carry, exploring = policy.initial_carry(3), policy.initial_carry(3)
+    drawn = set()
+    for _ in range(20):
+        obs = rng.standard_normal((3, 4), np.float32)
+        mask = rng.random((3, ACTIONS)) < 0.6
+        mask[:, 1] = True
+        options = {"action_mask": mask if masked else None}
+        greedy, random = policy.act(obs, carry, **options), policy.act(obs, exploring, rng=rng, env_steps=0, **options)
+        for action in (greedy.action, random.action):
+            assert not masked or mask[np.arange(3), action].all()
+        drawn |= set(random.action.tolist())
+        carry, exploring = greedy.carry, random.carry
+        for mine, theirs in zip(carry, exploring, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    assert drawn == set(range(ACTIONS))
+    assert carry[0].shape == (3, *STATE)

@@ -1,0 +1,68 @@
+"""MinAtar (extra ``minatar``) and channels that come last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rl_training.envs.factory import RegisteredEnv
+from rl_training.envs.pool import EnvPool
+from rl_training.envs.wrappers import ChannelsFirst, WrappedEnv
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import load_config_data, resolve_config
+from rl_training.runtime.trainer import Trainer
+
+
+class LastChannel(gym.Env[Any, Any]):
+    """Shows one fixed image of the given kind."""
+
+    def __init__(self, image: Any) -> None:
+        self.image = image
+        self.observation_space = gym.spaces.Box(0, 1, image.shape, image.dtype)
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.image, {}
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(np.uint8, 1), (np.bool_, 255)])
+def test_channels_come_first(dtype: Any, scale: int) -> None:
+    image = np.random.default_rng(0).integers(0, 2, (4, 5, 3)).astype(dtype)
+    env = ChannelsFirst(LastChannel(image))
+    obs, _ = env.reset()
+    assert obs.shape == env.observation_space.shape == (3, 4, 5)
+    assert obs.dtype == np.uint8
+    for channel in range(3):
+        np.testing.assert_array_equal(obs[channel], image[:, :, channel] * scale)
+
+
+def test_channels_first_refuses_what_is_no_image() -> None:
+    with pytest.raises(ConfigError, match="channels_first works on images"):
+        ChannelsFirst(gym.make("CartPole-v1"))
+
+
+def test_a_game_is_restored_exactly() -> None:
+    pytest.importorskip("minatar")
+    env_id = "rl_training.envs.minatar:MinAtar/Breakout-v1"
+    factory = WrappedEnv(RegisteredEnv(env_id), ({"name": "channels_first"},))
+    original, restored = EnvPool(factory, seed=1), EnvPool(factory, seed=1)
+    original.reset()
+    for k in range(60):
+        original.step(np.array([k % 3]))
+    assert restored.load_state_dict(original.state_dict()) == []
+    for k in range(60):
+        expected, got = (pool.step(np.array([k % 3]))[0] for pool in (original, restored))
+        np.testing.assert_array_equal(expected.next_obs, got.next_obs)
+
+
+def test_the_packaged_config_trains() -> None:
+    pytest.importorskip("minatar")
+    data = load_config_data("dqn/minatar_breakout")
+    data |= {"total_timesteps": 400, "eval": {"interval": 0, "final_episodes": 2}}
+    data["algo_kwargs"] |= {"buffer_size": 500, "learning_starts": 200}
+    result = Trainer(resolve_config(data)).train()
+    assert result.updates == 51
+    assert np.isfinite(result.metrics["loss"])

@@ -1,0 +1,11 @@
+"""The reference script of R2D2, run as a user would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reference_scripts import check_reference_script
+
+
+def test_reference_script_trains_evaluates_and_exports(tmp_path: Path) -> None:
+    check_reference_script("r2d2_cartpole_reference", tmp_path)

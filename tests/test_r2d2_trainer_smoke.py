@@ -1,0 +1,112 @@
+"""R2D2's training entry, end to end on tiny runs, and the memory task that only memory solves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+from recurrent_runs import check_run, check_stored_states
+
+from rl_training.data import PrioritizedRecurrentReplayBuffer
+from rl_training.experiment.config import load_config_data, resolve_config
+from rl_training.experiment.registry import get_algorithm
+from rl_training.runtime.learner import OffPolicyLearner
+from rl_training.runtime.r2d2_trainer import train_r2d2
+from rl_training.runtime.trainer import Trainer
+
+EVERYTHING: dict[str, Any] = {
+    "burn_in": 3,
+    "overlap": 3,
+    "rescale_values": True,
+    "previous_inputs": True,
+    "epsilon_spread": 7.0,
+    "dueling": True,
+}
+
+
+@pytest.mark.parametrize("settings", [{}, EVERYTHING], ids=["plain", "everything"])
+def test_train_r2d2_writes_checkpoint_and_metrics(settings: dict[str, Any], tmp_path: Path) -> None:
+    check_run(train_r2d2(tiny_config("r2d2", output_dir=str(tmp_path / "run"), algo_kwargs=settings)), "r2d2")
+
+
+def test_the_registry_trains_it_through_train_r2d2() -> None:
+    assert get_algorithm("r2d2").load_trainer() is train_r2d2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, EVERYTHING, {"burn_in": 6}, {"previous_inputs": True, "clip_reward": 0.5}],
+    ids=["plain", "everything", "burn-in", "clipped"],
+)
+def test_stored_states_are_those_that_acting_had(settings: dict[str, Any]) -> None:
+    check_stored_states("r2d2", **settings)
+
+
+def test_priorities_of_the_updates_reach_the_replay() -> None:
+    trainer = Trainer(tiny_config("r2d2", num_envs=2))
+    trainer.train(150)
+    assert isinstance(trainer.learner, OffPolicyLearner)
+    buffer = trainer.learner.buffer
+    assert isinstance(buffer, PrioritizedRecurrentReplayBuffer)
+    assert buffer._priorities is not None
+    leaves = buffer._priorities.state_dict(10**6)["priorities"]
+    assert len(np.unique(leaves[leaves > 0])) > 3
+
+
+def test_images_with_every_frame_stored_once() -> None:
+    settings = {"frame_stack": 3, "cnn_layers": [[4, 8, 4]], "n_step": 2, "buffer_size": 2000, **EVERYTHING}
+    config = tiny_config(
+        "r2d2", env_id="rl_training_test_envs:ImageWalk-v0", num_envs=2, total_timesteps=120, algo_kwargs=settings
+    )
+    trainer = Trainer(config)
+    result = trainer.train()
+    assert result.updates > 0
+    assert trainer.learner.nbytes < 1.5 * 2000 * 36 * 36  # and not 3 or 6 times that
+
+
+def test_the_packaged_paper_config_has_everything_on() -> None:
+    config: Any = resolve_config(load_config_data("r2d2/paper")).algo_kwargs
+    assert config.burn_in > 0
+    assert config.overlap > 0
+    assert config.epsilon_spread == 7.0
+    assert config.rescale_values
+    assert config.previous_inputs
+    assert config.dueling
+    assert config.double
+    assert config.n_step == 5
+
+
+def share_right(algo: str, steps: int, **algo_kwargs: Any) -> float:
+    """How often the greedy policy recalls the cue after 5 steps, when it has trained for so many."""
+    config = tiny_config(
+        algo,
+        env_id="rl_training/Recall-v0",
+        env_kwargs={"k": 5},
+        num_envs=4,
+        total_timesteps=steps,
+        eval={"interval": 0, "final_episodes": 100, "num_envs": 10},
+        algo_kwargs={
+            "learning_starts": 300,
+            "train_freq": 8,
+            "buffer_size": 3000,
+            "exploration_steps": 2000,
+            "learning_rate": 5e-3,
+            "target_update_interval": 20,
+            "batch_size": 32,
+            **algo_kwargs,
+        },
+    )
+    result = Trainer(config).train()
+    assert result.evaluation is not None
+    return result.evaluation.mean_return
+
+
+def test_only_memory_solves_a_memory_task() -> None:
+    """An episode is longer than a sequence, so that the cue must come through the stored state."""
+    recurrent: dict[str, Any] = {"lstm_size": 16, "lstm_layers": 1, "sequence_length": 6}
+    assert share_right("r2d2", 4000, n_step=3, **recurrent) > 0.95
+    assert share_right("drqn", 4000, **recurrent) > 0.95
+    assert share_right("dqn", 4000, hidden_sizes=[32]) < 0.75

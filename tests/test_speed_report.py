@@ -1,0 +1,176 @@
+"""The speed harness's tables and pictures, from made-up measurements."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import speed
+from charts import draw_speed, groups
+from measure import Measurement, Rate
+from report import Ratio, Series, compile_times, profile, table, work_differences
+from workloads import COMPILED, OURS, WORKLOADS, Candidate
+
+RATE = "env steps"
+
+
+def series(*rates: float, compile_seconds: float = 0.0, updates: int = 100) -> Series:
+    """A second of work a round."""
+    work, outcome = {"updates": updates}, {"idle share": 0.25}
+    seconds = {"compilation": compile_seconds}
+    return Series([Measurement({RATE: Rate(int(rate), 1.0, 2.0)}, work, outcome, seconds) for rate in rates])
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Series]]:
+    """w1 with two peers, one of them with a bar of its own, and a limit with a share to reach."""
+    candidates = {
+        **{name: WORKLOADS["w1"].candidates[name] for name in (OURS, "sb3")},
+        "tianshou": Candidate("x:y", "tianshou", bars={RATE: 6.0}),
+        "compiled": Candidate("x:y", "torch", is_limit=True, bars={RATE: 0.85}),
+        "eager": Candidate("x:y", "torch", is_limit=True),
+    }
+    monkeypatch.setitem(WORKLOADS, "w1", replace(WORKLOADS["w1"], bars={RATE: 1.8}, candidates=candidates, compiled_bars={}))
+    return {
+        "w1": {
+            OURS: series(200, 400, 900, compile_seconds=20.0),
+            "sb3": series(100, 100, 300),
+            "tianshou": series(50, 80, 100),
+            "compiled": series(250, 500, 1000),
+            "eager": Series(absent="failed"),
+        }
+    }
+
+
+def rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
+
+
+def test_ratios_are_of_rounds_and_every_bar_gets_a_verdict(results: dict[str, dict[str, Series]]) -> None:
+    shown = {(row[2], row[4]): row[5:] for row in rows(table(results))}
+    assert shown[OURS, "sb3"] == [
+        "100 (100..300)",
+        "3.00 (2.00..4.00)",
+        "1.8",
+        "reached",
+        "200, 50",
+    ]  # 2, 4, 3: not 400 / 100
+    assert shown[OURS, "tianshou"][1:4] == ["5.00 (4.00..9.00)", "6", "MISSED"]
+    assert shown[OURS, "compiled (limit)"][1:4] == ["0.80 (0.80..0.90)", "0.85", "MISSED"]
+    assert shown[OURS, "eager (limit)"] == ["failed", "-", "-", "", "-"]
+    assert compile_times(results) == ["w1, ours: 20 (20..20) s"]
+
+
+def test_the_compiled_one_of_ours_has_bars_of_its_own(
+    results: dict[str, dict[str, Series]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = WORKLOADS["w1"]
+    candidates = {COMPILED: Candidate("x:y", "rl-training"), **ours.candidates}
+    monkeypatch.setitem(WORKLOADS, "w1", replace(ours, candidates=candidates, compiled_bars={RATE: 3.5}))
+    results["w1"][COMPILED] = series(400, 450, 1200)
+    shown = {(row[2], row[4]): row[6:9] for row in rows(table(results))}
+    assert shown[OURS, "sb3"] == ["3.00 (2.00..4.00)", "1.8", "reached"]
+    assert shown[COMPILED, "sb3"] == ["4.00 (4.00..4.50)", "3.5", "reached"]
+    assert shown[OURS, "compiled (limit)"][1:] == ["-", ""], "a share of the limit is asked of the compiled one"
+    assert shown[COMPILED, "compiled (limit)"] == ["1.20 (0.90..1.60)", "0.85", "reached"]
+    (group,) = groups(results)
+    assert [bar.label for bar in group.bars[:2]] == [COMPILED, OURS]
+
+
+def test_a_candidate_that_did_other_work_is_named(results: dict[str, dict[str, Series]]) -> None:
+    assert work_differences(results) == []
+    results["w1"]["sb3"] = series(100, 100, 300, updates=50)
+    assert work_differences(results)[0] == "w1: sb3 did 50 updates, we did 100"
+
+
+def test_bars_are_divided_by_the_fastest_peer(results: dict[str, dict[str, Series]]) -> None:
+    (group,) = groups(results)
+    assert group.unit == "sb3"
+    bars = {bar.label: bar for bar in group.bars}
+    assert set(bars) == {OURS, "sb3", "tianshou", "compiled"}
+    assert [bars[name].ratio.median for name in (OURS, "sb3", "compiled")] == [3.0, 1.0, pytest.approx(10 / 3)]
+    assert bars[OURS].kind == "missed"
+    assert bars[OURS].target == pytest.approx(max(1.8, 6 * 0.5, 0.85 * 10 / 3))
+    assert (bars["sb3"].kind, bars["compiled"].kind) == ("peer", "limit")
+
+
+def test_without_a_peer_the_limit_is_the_unit(results: dict[str, dict[str, Series]]) -> None:
+    only = {"w1": {name: results["w1"][name] for name in (OURS, "compiled")}}
+    (group,) = groups(only)
+    assert (group.unit, group.bars[0].ratio.median) == ("compiled", 0.8)
+
+
+def test_ratio_of_what_was_not_measured_is_none() -> None:
+    assert Ratio.of(series(1), Series(absent="failed"), RATE) is None
+    assert Ratio.of(series(1), Series(), RATE) is None
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_the_picture_is_drawn_and_the_same_again(results: dict[str, dict[str, Series]], ending: str, tmp_path: Path) -> None:
+    one, two = tmp_path / f"one.{ending}", tmp_path / f"two.{ending}"
+    assert draw_speed(results, one)
+    assert draw_speed(results, two)
+    assert one.read_bytes() == two.read_bytes()
+    assert len(one.read_bytes()) > 5000
+    assert not draw_speed({"w1": {OURS: series(1)}}, tmp_path / "none.svg")
+
+
+def kept(results: dict[str, Series], **fields: Any) -> dict[str, Any]:
+    """A workload as the file of results has it."""
+    return {
+        "settings": json.loads(json.dumps(asdict(WORKLOADS["w1"].settings))),
+        "candidates": {name: asdict(one) for name, one in results.items()},
+        **fields,
+    }
+
+
+def test_the_page_is_written_again_without_measuring(
+    results: dict[str, dict[str, Series]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures, page = tmp_path / "speed.json", tmp_path / "docs" / "benchmarks.md"
+    made = {"date": "2026-01-02", "versions": {"torch": "2"}, "machine": "a machine"}
+    changed = kept(results["w1"], **made)
+    changed["settings"]["batch_size"] = 7
+    figures.write_text(json.dumps({"workloads": {"w1": changed, "gone": changed}}))
+    arguments = ["speed.py", "--report", "--results", str(figures), "--page", str(page)]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert speed.main() == 0
+    text = page.read_text()
+    for part in (
+        "charts/speed.svg",
+        "3.00 (2.00..4.00)",
+        "OUTDATED: w1",
+        "Not measured: w1c,",
+        "w1: idle share 25.0% of the time.",
+        "Compiling took, apart from the rates: w1, ours: 20 (20..20) s.",
+        "- w1: 2026-01-02, 3 rounds; torch 2; a machine; `python benchmarks/speed.py --workloads w1 --rounds 3`",
+    ):
+        assert part in text
+    assert (tmp_path / "docs" / "charts" / "speed.svg").exists()
+    assert "gone" not in text
+
+
+def test_files_of_before_are_read(results: dict[str, dict[str, Series]], tmp_path: Path) -> None:
+    old = kept(results["w1"], bars={RATE: 1.8})
+    for one in old["candidates"].values():
+        for measurement in one["rounds"]:
+            del measurement["outcome"]["compile seconds"]
+    path = tmp_path / "speed.json"
+    path.write_text(json.dumps({"versions": {"torch": "1"}, "machine": "x86_64", "workloads": {"w1": old}}))
+    text = speed.report(speed.load_measurements(path), None)
+    assert "- w1: undated, 3 rounds; torch 1; x86_64" in text
+    assert "OUTDATED" not in text
+
+
+def test_the_quick_part_exists() -> None:
+    assert set(speed.QUICK) <= set(WORKLOADS)
+
+
+def test_the_profile_is_of_an_env_step() -> None:
+    phases = {"environment": 1.0, "acting": 2.0, "sampling": 0.0, "update": 5.0, "rest": 0.5}
+    measured = Measurement({RATE: Rate(1000, 1.0, 2.0)}, {"env steps": 1000}, seconds={**phases, "compilation": 9.0})
+    (row,) = rows(profile({"w1": {OURS: Series([measured]), "sb3": series(100)}}))
+    assert row == ["w1", OURS, "1000", "2000", "0", "5000", "500", "8500"]

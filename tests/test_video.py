@@ -1,0 +1,125 @@
+"""Films: every step of one whole episode, in both formats, for any algorithm whose environment draws; clear refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import yaml
+from conftest import tiny_values
+from PIL import Image
+
+from rl_training.api.algorithms import DQN, PPO
+from rl_training.cli import main
+from rl_training.errors import ConfigError
+
+
+class DrawingEnv(gym.Env[Any, Any]):
+    """Draws its step number as a shade, for a known number of steps."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+
+    def __init__(self, length: int = 7, render_mode: str | None = None) -> None:
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+        self.render_mode, self._length, self._steps = render_mode, length, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        return np.zeros(1, np.float32), 1.0, self._steps == self._length, False, {}
+
+    def render(self) -> Any:
+        return np.full((12, 16, 3), 10 * self._steps, np.uint8)
+
+
+def shades(path: Path) -> list[int]:
+    image = Image.open(path)
+    found = []
+    for k in range(getattr(image, "n_frames", 1)):
+        image.seek(k)
+        found.append(int(np.asarray(image.convert("RGB"))[0, 0, 0]))
+    return found
+
+
+def agent_of(env: Any, **settings: Any) -> DQN:
+    return DQN(env, hidden_sizes=(8,), **settings)
+
+
+def test_a_gif_has_every_step_of_one_episode(tmp_path: Path) -> None:
+    film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.gif")
+    assert len(film.frames) == 1 + 7
+    assert (film.seconds, film.cut) == (8 / 20, False)
+    assert shades(tmp_path / "a.gif") == [10 * k for k in range(8)]
+    assert Image.open(tmp_path / "a.gif").info["duration"] == 50  # milliseconds, as 20 a second
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
+
+
+def test_steps_that_a_wrapper_skips_are_filmed_too(tmp_path: Path) -> None:
+    wrappers = [{"name": "action_repeat", "times": 3}]
+    film = agent_of(lambda: DrawingEnv(render_mode="rgb_array"), wrappers=wrappers).film(tmp_path / "a.gif")
+    assert len(film.frames) == 1 + 7
+
+
+def test_an_mp4_has_as_many_frames(tmp_path: Path) -> None:
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.mp4")
+    frames = ffmpeg.read_frames(str(tmp_path / "a.mp4"))
+    assert next(frames)["size"] == (16, 12)
+    assert len(list(frames)) == len(film.frames)
+
+
+def test_a_long_episode_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_training.runtime.video.MOST_FRAMES", 5)
+    film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.gif")
+    assert (len(film.frames), film.cut) == (5, True)
+
+
+@pytest.mark.parametrize(("agent", "env_id"), [(DQN, "CartPole-v1"), (PPO, "Pendulum-v1")])
+def test_a_registered_environment_is_told_to_draw(agent: Any, env_id: str, tmp_path: Path) -> None:
+    film = agent(env_id, hidden_sizes=(8,)).film(tmp_path / "a.gif")
+    assert film.frames[0].ndim == 3
+    assert len(film.frames) > 5
+
+
+def test_filming_leaves_the_evaluation_as_it_is(tmp_path: Path) -> None:
+    agent = agent_of("CartPole-v1")
+    before = agent.evaluate(3).returns
+    film = agent.film(tmp_path / "a.gif")
+    assert agent.evaluate(3).returns == before
+    assert len(film.frames) == 1 + before[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "message"),
+    [
+        ("a.avi", "CartPole-v1", r"\.gif or \.mp4"),
+        ("missing/a.gif", "CartPole-v1", "no directory"),
+        ("a.gif", "rl_training_test_envs:Counting-v0", "cannot draw itself"),
+        ("a.gif", DrawingEnv, "render_mode='rgb_array'"),
+    ],
+)
+def test_what_cannot_be_filmed_is_refused(name: str, env: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        agent_of(env).film(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = tiny_values("dqn", output_dir=str(tmp_path / "run"))
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(values))
+    assert main(["train", "--config", str(config), "--quiet"]) == 0
+    video = tmp_path / "a.gif"
+    assert main(["eval", str(tmp_path / "run"), "--episodes", "1", "--video", str(video)]) == 0
+    assert "filmed" in capsys.readouterr().err
+    assert len(shades(video)) > 1
+    assert main(["eval", str(tmp_path / "run"), "--video", str(tmp_path / "a.txt")]) == 2
+    assert "must end in" in capsys.readouterr().err
