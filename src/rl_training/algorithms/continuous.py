@@ -76,7 +76,7 @@ class ContinuousPolicy(Policy):
         self._output = None
 
     def export_module(self) -> ExportModule:
-        return MeanActionModule(self.network, self.spec).eval()
+        return MeanActionModule(self.network, self.spec)
 
 
 class MeanActionModule(ExportModule):

@@ -37,13 +37,13 @@ class DrQv2Config(PixelConfig):
 
 
 def drqv2_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
-    """``reward + discount * min Q'``: (batch,), (batch,), (2, batch) -> (batch,) (equation 1, n-step)."""
+    """``reward + discount * min Q'``: (batch,), (batch,), (2, batch) -> (batch,); reward and discount are n-step."""
     assert reward.shape == discount.shape == next_q.shape[1:]
     return reward + discount * torch.minimum(next_q[0], next_q[1])
 
 
 def drqv2_actor_loss(q: Tensor) -> Loss:
-    """``-min Q`` of the actor's actions, (2, batch) -> one number per sample (equation 2)."""
+    """``-min Q`` of the actor's actions, (2, batch) -> one number per sample."""
     return Loss(-torch.minimum(q[0], q[1]), {})
 
 

@@ -30,15 +30,20 @@ def squashed_log_prob(u: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     stays finite where the tanh is 1 to the last bit.
     """
     assert u.shape == mean.shape == log_std.shape
-    distance = (u - mean) * (-log_std).exp()
-    normal = -0.5 * distance.square() - log_std - _LOG_SQRT_2_PI
-    return (normal - 2.0 * (_LOG_2 - u - F.softplus(-2.0 * u))).sum(dim=1)
+    return _log_prob(u, (u - mean) * (-log_std).exp(), log_std)
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """The action tanh(mean + std * noise), (batch, action), and its log-density, (batch,), both with gradients."""
+    assert mean.shape == log_std.shape == noise.shape
     u = mean + log_std.exp() * noise
-    return torch.tanh(u), squashed_log_prob(u, mean, log_std)
+    return torch.tanh(u), _log_prob(u, noise, log_std)
+
+
+def _log_prob(u: Tensor, distance: Tensor, log_std: Tensor) -> Tensor:
+    """With ``distance`` from the mean in standard deviations."""
+    normal = -0.5 * distance.square() - log_std - _LOG_SQRT_2_PI
+    return (normal - 2.0 * (_LOG_2 - u - F.softplus(-2.0 * u))).sum(dim=1)
 
 
 class Actor(nn.Module):

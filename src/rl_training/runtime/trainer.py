@@ -254,8 +254,8 @@ class Trainer:
 
     def progress_values(self) -> dict[str, float]:
         """What a progress display shows."""
-        metrics = self._train_metrics()
-        return {name.removesuffix("_mean"): metrics[name] for name in ("return_mean", "loss") if name in metrics}
+        metrics, shown = self._train_metrics(), ("return_mean", "loss", "critic_loss")
+        return {name.removesuffix("_mean"): metrics[name] for name in shown if name in metrics}
 
     def _time_metrics(self) -> dict[str, float]:
         seconds = self._earlier_seconds + self.timer.total
