@@ -156,6 +156,15 @@ def test_masked_entries_are_never_seen(workers: str) -> None:
     trainer.close()
 
 
+def test_scaled_entries_are_multiples() -> None:
+    plain, scaled = masked([]), masked([{"name": "scale_observation", "factors": [2.0, 1.0, 20.0, 0.5]}])
+    for trainer in (plain, scaled):
+        trainer.pool.reset()
+    for _ in range(20):
+        (first, _), (second, _) = (trainer.pool.step(np.array([1])) for trainer in (plain, scaled))
+        np.testing.assert_allclose(second.next_obs, first.next_obs * [2.0, 1.0, 20.0, 0.5], rtol=1e-6)
+
+
 def test_wrappers_go_around_a_given_environment_too() -> None:
     import gymnasium as gym
 
@@ -175,6 +184,8 @@ def test_wrappers_go_around_a_given_environment_too() -> None:
         ({"indices": [1]}, "needs its name"),
         ({"name": "mask_observation", "indices": [4]}, "from 0 to 3"),
         ({"name": "mask_observation", "indices": 1}, "does not take"),
+        ({"name": "scale_observation", "factors": [1.0, 2.0]}, "4 positive numbers"),
+        ({"name": "scale_observation", "factors": [1.0, 2.0, 0.0, 1.0]}, "4 positive numbers"),
     ],
 )
 def test_a_wrong_wrapper_is_named(wrapper: dict[str, Any], message: str) -> None:

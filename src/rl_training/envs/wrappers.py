@@ -27,7 +27,15 @@ WRAPPERS = {
     "flatten_observation": "gymnasium.wrappers:FlattenObservation",
     "mask_observation": "rl_training.envs.wrappers:MaskObservation",
     "pixels": "rl_training.envs.pixels:PixelObservation",
+    "scale_observation": "rl_training.envs.wrappers:ScaleObservation",
 }
+
+
+def _vector_space(env: Env, wrapper: str) -> spaces.Box:
+    space = env.observation_space
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        raise ConfigError(f"{wrapper} works on vectors (a Box of one dimension); this environment has {space}")
+    return space
 
 
 class MaskObservation(gym.ObservationWrapper[Any, Any, Any]):
@@ -35,9 +43,7 @@ class MaskObservation(gym.ObservationWrapper[Any, Any, Any]):
 
     def __init__(self, env: Env, indices: Sequence[int]) -> None:
         super().__init__(env)
-        space = env.observation_space
-        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise ConfigError(f"mask_observation works on vectors (a Box of one dimension); this environment has {space}")
+        space = _vector_space(env, "mask_observation")
         size = space.shape[0]
         wrong = [index for index in indices if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < size]
         if wrong:
@@ -65,6 +71,22 @@ class ChannelsFirst(gym.ObservationWrapper[Any, Any, Any]):
 
     def observation(self, observation: Any) -> Any:
         return np.ascontiguousarray(np.transpose(observation, (2, 0, 1)), np.uint8) * self._scale
+
+
+class ScaleObservation(gym.ObservationWrapper[Any, Any, Any]):
+    """Multiplies the entries of a Box observation, so that a network finds them in sizes that suit it: small differences
+    between positions, for instance, if it has to infer velocities."""
+
+    def __init__(self, env: Env, factors: Sequence[float]) -> None:
+        super().__init__(env)
+        space = _vector_space(env, "scale_observation")
+        self._factors = np.asarray(factors, space.dtype)
+        if self._factors.shape != space.shape or not (np.isfinite(self._factors) & (self._factors > 0)).all():
+            raise ConfigError(f"scale_observation: factors must be {space.shape[0]} positive numbers, not {factors!r}")
+        self.observation_space = spaces.Box(space.low * self._factors, space.high * self._factors, dtype=space.dtype.type)
+
+    def observation(self, observation: Any) -> Any:
+        return observation * self._factors
 
 
 @dataclass(frozen=True)
