@@ -56,7 +56,6 @@ class Ratio:
 
 #: by workload, then by candidate
 Results = Mapping[str, Mapping[str, Series]]
-NOT_MEASURED = Series(absent="not measured")
 
 
 def bar_of(workload: Workload, mine: str, name: str, rate: str) -> float | None:
@@ -84,11 +83,10 @@ def _rows(workload_name: str, series: Mapping[str, Series]) -> Iterator[tuple[st
     for rate in workload.bars:
         for mine in (OURS, COMPILED):
             for name, candidate in workload.candidates.items():
-                if mine in workload.candidates and name not in (OURS, COMPILED):
+                if mine in series and name in series and name not in (OURS, COMPILED):
                     label = f"{name} (limit)" if candidate.is_limit else name
-                    one, other = (series.get(key, NOT_MEASURED) for key in (mine, name))
                     bar = bar_of(workload, mine, name, rate)
-                    yield (workload_name, rate, mine, *_comparison(one, label, other, rate, bar))
+                    yield (workload_name, rate, mine, *_comparison(series[mine], label, series[name], rate, bar))
 
 
 def _comparison(ours: Series, label: str, other: Series, rate: str, bar: float | None) -> tuple[str, ...]:

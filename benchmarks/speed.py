@@ -139,8 +139,7 @@ def report(known: Mapping[str, Any], page: Path | None) -> str:
         for name, fields in known.items()
         if _differ(fields["settings"], asdict(WORKLOADS[name].settings))
     ]
-    missing = [name for name in WORKLOADS if name not in known]
-    if missing and page is not None:
+    if page is not None and (missing := _not_measured(known)):
         parts.append(f"Not measured: {', '.join(missing)}.")
     parts.append(_made_with(known, results))
     if page is not None:
@@ -149,6 +148,16 @@ def report(known: Mapping[str, Any], page: Path | None) -> str:
         write_section(page, "speed", "\n\n".join(parts))
         write_section(page.with_name("performance.md"), "profile", profile(results))
     return "\n\n".join(parts)
+
+
+def _not_measured(known: Mapping[str, Any]) -> list[str]:
+    """Workloads, and candidates that were not yet there when their workload was measured."""
+    missing = []
+    for name, workload in WORKLOADS.items():
+        others = [key for key in workload.candidates if name in known and key not in known[name]["candidates"]]
+        if name not in known or others:
+            missing.append(name + (f" ({'; '.join(others)})" if others else ""))
+    return missing
 
 
 def _series(candidates: Mapping[str, Any]) -> dict[str, Series]:

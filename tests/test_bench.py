@@ -140,9 +140,9 @@ def test_the_learning_table_names_what_was_not_run_and_what_falls_short() -> Non
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in learning_table(references, results).splitlines()[2:]]
     assert [row[0] for row in rows] == ["good", "bad", "none", "other"]
     assert [row[6] for row in rows] == ["pass: 2 of 2", "FALLS SHORT: 1 of 2", "not run", "no reference"]
-    assert [row[3] for row in rows] == ["490.0", "254.5", "", "7.5"]
+    assert [row[3] for row in rows] == ["490.0", "254.5", "", "7.500"]
     assert rows[0][2].startswith("490.0 [480.0, 500.0]")
-    assert rows[3][4] == "8, 7", "in the order of the seeds"
+    assert rows[3][4] == "8.00, 7.00", "in the order of the seeds"
     assert made_with(results.values()).splitlines() == [
         "- 2026-01-02: python 3; a machine",
         "- some runs were recorded without their versions",

@@ -134,6 +134,8 @@ def test_the_page_is_written_again_without_measuring(
     made = {"date": "2026-01-02", "versions": {"torch": "2"}, "machine": "a machine"}
     changed = kept(results["w1"], **made)
     changed["settings"]["batch_size"] = 7
+    later = {**WORKLOADS["w1"].candidates, "prioritised": Candidate("x:y", "torch")}
+    monkeypatch.setitem(WORKLOADS, "w1", replace(WORKLOADS["w1"], candidates=later))
     figures.write_text(json.dumps({"workloads": {"w1": changed, "gone": changed}}))
     arguments = ["speed.py", "--report", "--results", str(figures), "--page", str(page)]
     monkeypatch.setattr("sys.argv", arguments)
@@ -143,7 +145,7 @@ def test_the_page_is_written_again_without_measuring(
         "charts/speed.svg",
         "3.00 (2.00..4.00)",
         "OUTDATED: w1",
-        "Not measured: w1c,",
+        "Not measured: w1 (prioritised), w1c,",
         "w1: idle share 25.0% of the time.",
         "Compiling took, apart from the rates: w1, ours: 20 (20..20) s.",
         "- w1: 2026-01-02, 3 rounds; torch 2; a machine; `python benchmarks/speed.py --workloads w1 --rounds 3`",

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-MOST_CHOICES_SHOWN = 40
+MOST_CHOICES_SHOWN = 60
 
 
 class RLTrainingError(Exception):

@@ -11,7 +11,7 @@ from rl_training.bench.aggregate import require_rliable
 from rl_training.bench.document import write_section
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import Peer, Reference, load_entries
-from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_key, race_table
+from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_key, race_table, shown
 from rl_training.bench.runner import Runner
 from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError, did_you_mean
@@ -137,7 +137,7 @@ def _record(plan: Plan, job: Job) -> str:
         return f"{end} after {outcome['steps']} steps, {outcome['cpu_seconds']:.1f} CPU seconds"
     record(plan.results / ("learning.json" if job.peer is None else "peers.json"), job.config, job.seed, outcome)
     seconds = "" if outcome["seconds"] is None else f" in {outcome['seconds']:.0f} CPU seconds"
-    return f"{outcome['return']:.1f}{seconds}"
+    return f"{shown(outcome['return'], 1)}{seconds}"
 
 
 def write_report(plan: Plan) -> str:

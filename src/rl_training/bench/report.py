@@ -36,13 +36,22 @@ def returns_of(outcomes: Outcomes) -> list[float]:
     return [outcome["return"] for outcome in by_seed(outcomes)]
 
 
+def shown(value: float, digits: int) -> str:
+    """A return; of small ones two digits more."""
+    return f"{value:.{_digits(value, digits)}f}"
+
+
+def _digits(value: float, digits: int) -> int:
+    return digits + 2 * (abs(value) < 10)
+
+
 def _seconds_of(outcomes: Outcomes) -> str:
     seconds = [outcome["seconds"] for outcome in outcomes.values() if outcome["seconds"] is not None]
     return f"{median(seconds):.0f}" if seconds else "-"
 
 
 def _iqm(returns: list[float]) -> str:
-    return interquartile_mean(matrix([returns])).text(".1f")
+    return interquartile_mean(matrix([returns])).text(f".{_digits(max(returns, key=abs), 1)}f")
 
 
 def learning_table(references: Mapping[str, Reference], results: Results) -> str:
@@ -60,8 +69,8 @@ def learning_table(references: Mapping[str, Reference], results: Results) -> str
                 config,
                 "/".join(sorted({str(outcome["steps"]) for outcome in outcomes.values()})),
                 _iqm(returns),
-                f"{median(returns):.1f}",
-                ", ".join(f"{value:.0f}" for value in returns),
+                shown(median(returns), 1),
+                ", ".join(shown(value, 0) for value in returns),
                 bar,
                 f"{_outdated(config, reference, outcomes)}{_verdict(reference, outcomes)}",
                 source,
