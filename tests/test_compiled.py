@@ -93,21 +93,26 @@ def train(algo: str, mode: str, stop_at: int, **values: Any) -> Trainer:
     return trainer
 
 
-def numbers(state: Any) -> list[torch.Tensor]:
-    """All that a state holds, in order."""
+def numbers(state: Any, path: str = "") -> dict[str, torch.Tensor]:
+    """All that a state holds, by its place."""
     if isinstance(state, dict):
-        return [number for name in sorted(state) for number in numbers(state[name])]
-    return [torch.as_tensor(state, dtype=torch.float64)] if isinstance(state, torch.Tensor | int | float) else []
+        return {place: number for name in state for place, number in numbers(state[name], f"{path}.{name}").items()}
+    return {path: torch.as_tensor(state, dtype=torch.float64)} if isinstance(state, torch.Tensor | int | float) else {}
+
+
+def learned(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return numbers({"algorithm": trainer.algorithm.state_dict(), "policy": trainer.policy.state_dict()})
 
 
 def assert_same_learning(first: Trainer, second: Trainer) -> None:
+    """The same gradients, seen in Adam's moments, and the same weights: where a gradient is next to nothing Adam makes steps
+    of its last bits, so weights may differ by a fraction of the step size."""
     assert first.learner.updates == second.learner.updates > 2
-    for state in ("state_dict", "policy.state_dict"):
-        mine, theirs = (
-            numbers((t.algorithm.policy if "policy" in state else t.algorithm).state_dict()) for t in (first, second)
-        )
-        for a, b in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-6)
+    mine, theirs = learned(first), learned(second)
+    assert mine.keys() == theirs.keys()
+    for place, number in mine.items():
+        tolerance = 2e-6 if "optimizer" in place else 2e-2 * first.config.algo_kwargs.learning_rate
+        torch.testing.assert_close(number, theirs[place], rtol=1e-4, atol=tolerance, msg=(place + ": {}").format)
     assert first.learner.metrics == pytest.approx(second.learner.metrics, rel=1e-3, abs=1e-5)
 
 
@@ -131,11 +136,11 @@ def test_a_compiled_run_learns_what_an_eager_one_does() -> None:
 
 def test_compiling_changes_nothing(backend: str) -> None:
     trainer = Trainer(tiny_config("dqn", algo_kwargs={"noisy": True, "prioritized": True}))
-    before = [number.clone() for number in numbers(trainer.algorithm.state_dict())]
+    before = learned(trainer)
     streams = trainer.streams.state_dict()
     trainer.learner.compile()
-    for a, b in zip(before, numbers(trainer.algorithm.state_dict()), strict=True):
-        assert torch.equal(a, b)
+    for place, number in learned(trainer).items():
+        assert torch.equal(number, before[place]), place
     assert trainer.streams.state_dict() == streams
 
 

@@ -56,6 +56,19 @@ def test_keeps_exactly_the_newest_transitions(capacity: int, sizes: list[int]) -
         assert discount == float(expected.discount[0])
 
 
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_batch_stays_unless_its_memory_is_to_be_reused(reuse: bool) -> None:
+    buffer = ReplayBuffer(10, (2,), rng=np.random.default_rng(0), reuse_batches=reuse)
+    buffer.add(make_transitions(0, 10))
+    first = buffer.gather(np.arange(4))
+    kept = first.obs.clone()
+    assert buffer.gather(np.arange(3)).obs.tolist() == kept[:3].tolist()  # of another size: memory of its own
+    assert torch.equal(first.obs, kept)
+    second = buffer.gather(np.arange(4, 8))
+    assert second.reward.tolist() == [2.0, 2.5, 3.0, 3.5]
+    assert torch.equal(first.obs, second.obs if reuse else kept)
+
+
 def test_sample_has_the_right_shapes_and_types() -> None:
     buffer = make_buffer(10)
     buffer.add(make_transitions(0, 4))

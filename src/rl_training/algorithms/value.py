@@ -322,6 +322,7 @@ class ValueAlgorithm(QLearning):
         if spec.observation.kind == "image":
             options.update(stack=config.frame_stack, num_envs=num_envs, n_step=config.n_step, gamma=config.gamma)
             return FrameReplayBuffer(config.buffer_size, spec.observation.shape, **options)
+        options["reuse_batches"] = True  # an update is done with its batch before the next is drawn
         buffer = PrioritizedReplayBuffer if config.prioritized else ReplayBuffer
         return buffer(config.buffer_size, spec.observation.shape, **options)
 
