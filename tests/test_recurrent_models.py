@@ -47,6 +47,17 @@ def test_a_batched_unroll_equals_per_episode_unrolls(layers: int) -> None:
                 torch.testing.assert_close(out, whole[begin:end, row], rtol=1e-5, atol=1e-6)
 
 
+def test_a_forget_bias_makes_the_memory_last() -> None:
+    """With no input, the cell keeps sigmoid(bias) of itself in each step, in every layer."""
+    core = LSTMCore(4, 6, 2, init_generator(0), forget_bias=3.0)
+    for k in range(2):
+        getattr(core.lstm, f"weight_hh_l{k}").data.zero_()
+        getattr(core.lstm, f"weight_ih_l{k}").data.zero_()
+    with torch.no_grad():
+        _, _, cell = core(torch.zeros(20, 1, 4), torch.zeros(1, 2, 6), torch.ones(1, 2, 6))
+    torch.testing.assert_close(cell, torch.full((1, 2, 6), float(torch.sigmoid(torch.tensor(3.0))) ** 20))
+
+
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_numpy_and_torch_steps_equal_the_unroll(layers: int) -> None:
     core, rng = make_core(layers), np.random.default_rng(1)

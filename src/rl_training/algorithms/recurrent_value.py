@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rl_training.algorithms.base import ExportModule, Recorder
-from rl_training.algorithms.config import Positive
+from rl_training.algorithms.config import Number, Positive
 from rl_training.algorithms.value import (
     EpsilonPolicy,
     QLearning,
@@ -37,6 +37,7 @@ class RecurrentValueConfig(QLearningConfig):
     encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM")
     lstm_size: Positive = Field(64, description="width of the LSTM")
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
+    forget_bias: Number = Field(1.0, description="the LSTM's forget bias at the start; the larger, the longer its memory")
     hidden_sizes: tuple[Positive, ...] = Field((64,), description="widths of the hidden layers after the LSTM")
 
 
@@ -282,5 +283,6 @@ def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
         "encoder_sizes": config.encoder_sizes,
         "lstm_size": config.lstm_size,
         "lstm_layers": config.lstm_layers,
+        "forget_bias": config.forget_bias,
         "hidden_sizes": config.hidden_sizes,
     }

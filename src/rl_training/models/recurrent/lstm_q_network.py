@@ -43,6 +43,7 @@ class LSTMQNetwork(nn.Module):
         encoder_sizes: Sequence[int] = (64,),
         lstm_size: int = 64,
         lstm_layers: int = 1,
+        forget_bias: float = 0.0,
         hidden_sizes: Sequence[int] = (64,),
         dueling: bool = False,
         takes_previous: bool = False,
@@ -57,7 +58,7 @@ class LSTMQNetwork(nn.Module):
             inputs = self.cnn.features
         self.encoder = MLP([inputs, *encoder_sizes], generator, activate_last=True)
         extra = action_dim + 1 if takes_previous else 0
-        self.core = LSTMCore(self.encoder.features + extra, lstm_size, lstm_layers, generator)
+        self.core = LSTMCore(self.encoder.features + extra, lstm_size, lstm_layers, generator, forget_bias=forget_bias)
         self.head = ValueHead(lstm_size, hidden_sizes, action_dim, generator, dueling=dueling)
         self.action_dim, self.takes_previous = action_dim, takes_previous
 
