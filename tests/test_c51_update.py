@@ -85,14 +85,27 @@ def test_loss_is_the_cross_entropy_with_the_projected_target(double: bool) -> No
         chooser = algorithm.policy.network if double else algorithm.target
         best = (chooser(batch.next_obs).softmax(2) * SUPPORT).sum(2).argmax(1)
         next_p = algorithm.target(batch.next_obs).softmax(2)
-    expected = []
+    expected, projected, predicted = [], [], []
     for i in range(6):
         m = project(batch.reward[i].item(), batch.discount[i].item(), p=next_p[i, best[i]].unsqueeze(0))
         logits = algorithm.policy.network(batch.obs)[i, batch.action[i]]
         expected.append(-(m * logits.log_softmax(0)).sum())
+        projected.append(m)
+        predicted.append(logits.detach().softmax(0))
     output = algorithm.loss(algorithm.policy.network, algorithm.target, batch)
     torch.testing.assert_close(output.loss, torch.stack(expected))
-    torch.testing.assert_close(output.priority, output.loss.detach())
+    torch.testing.assert_close(output.metrics["target_mean"], torch.stack(projected) @ SUPPORT)
+    divergence = [(m * (m.clamp(min=1e-30).log() - p.log())).sum() for m, p in zip(projected, predicted, strict=True)]
+    torch.testing.assert_close(output.priority, torch.stack(divergence), atol=1e-6, rtol=1e-5)
+
+
+def test_a_perfect_fit_has_no_priority() -> None:
+    algorithm, batch = make_c51(), make_batch()
+    best = algorithm.target.act(batch.obs)
+    itself = batch._replace(action=best, next_obs=batch.obs, reward=torch.zeros(6), discount=torch.ones(6))
+    output = algorithm.loss(algorithm.policy.network, algorithm.target, itself)
+    torch.testing.assert_close(output.priority, torch.zeros(6), atol=1e-6, rtol=0.0)
+    assert (output.loss > 0.5).all()  # the entropy of the target is left of the cross-entropy
 
 
 def test_network_acts_by_the_mean_of_its_distribution() -> None:

@@ -6,6 +6,8 @@ import hashlib
 import json
 import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ import pytest
 import torch
 from conftest import final_fingerprint, tiny_config
 
-from rl_training.errors import CheckpointError
+from rl_training.data import memory
+from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpoint import MANIFEST, read_checkpoint, verify_checkpoint, write_checkpoint
 from rl_training.experiment.run import find_checkpoint, open_run, step_directories
 from rl_training.runtime.inference import load_policy
 from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.trainer import Trainer
 
 STATE = {
     "weights": torch.arange(6.0).reshape(2, 3),
@@ -49,6 +53,89 @@ def test_writing_over_a_checkpoint_replaces_it_and_over_anything_else_is_refused
     with pytest.raises(CheckpointError, match="not a checkpoint"):
         write_checkpoint(precious, {"policy": {"x": 1}}, {})
     assert (precious / "thesis.txt").read_text() == "mine"
+
+
+MEMORY_PROBE = """
+import resource, sys
+from pathlib import Path
+import numpy as np, torch
+from rl_training.experiment.checkpoint import read_checkpoint, verify_checkpoint, write_checkpoint
+
+path, size = Path(sys.argv[1]), 2 * 10**8
+state = {"records": torch.ones(size // 2, dtype=torch.uint8), "frames": np.ones((2, size // 4), np.uint8)}
+np.ones(2 * 10**6).sum()
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+before = peak()
+write_checkpoint(path, {"replay": state}, {})
+verify_checkpoint(path)
+written = peak()
+del state
+read_checkpoint(path, ["replay"])
+print((written - before) / size, (peak() - before) / size)
+"""
+
+
+def test_a_replay_is_written_without_further_copies_and_read_with_one(tmp_path: Path) -> None:
+    """In sizes of the replay, beyond the state itself: the state in writing, the file's bytes in reading."""
+    command = [sys.executable, "-c", MEMORY_PROBE, str(tmp_path / "c")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    written, read = map(float, done.stdout.split())
+    assert written < 0.3
+    assert read < 1.4
+
+
+def test_one_copy_of_the_replay_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = start_training(tiny_config("dqn", output_dir=str(tmp_path / "run")), command="test")
+    run, learner, idle = trainer.run, trainer.learner, list[bool]()
+    assert run is not None
+    replay_state = learner.replay_state
+
+    def noting() -> Any:
+        idle.append(run._writer is None)
+        return replay_state()
+
+    monkeypatch.setattr(learner, "replay_state", noting)
+    trainer.train(150)
+    trainer.close()
+    assert idle == [True] * 3
+
+
+def test_a_run_that_saves_its_replay_has_room_for_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unsaved = Trainer(tiny_config("dqn"))
+    unsaved.close()
+    for module in ("rl_training.runtime.trainer", "rl_training.data.memory"):
+        monkeypatch.setattr(f"{module}.available_memory", lambda: int(1.9 * unsaved.learner.nbytes))
+    Trainer(tiny_config("dqn")).close()
+    with pytest.raises(ConfigError, match=r"copy.*checkpoint\.replay_every: 0"):
+        start_training(tiny_config("dqn", output_dir=str(tmp_path / "a")), command="test")
+    assert not (tmp_path / "a").exists()
+    without = tiny_config("dqn", output_dir=str(tmp_path / "b"), checkpoint={"interval": 70, "replay_every": 0})
+    start_training(without, command="test").close()
+
+
+def write_group(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text + "\n")
+
+
+def test_the_limits_of_control_groups_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, groups = tmp_path / "own", tmp_path / "groups"
+    own.write_text("0::/job/step\n")
+    write_group(groups / "job" / "step", memory__max="max", memory__current="70", memory__stat="anon 1")
+    assert memory._group_memory(groups, own) is None
+    write_group(groups / "job", memory__max="100", memory__current="80", memory__stat="anon 1\ninactive_file 30")
+    assert memory._group_memory(groups, own) == 50  # the group's own has no limit, the one above it has
+    own.write_text("3:cpu,cpuacct:/\n2:memory:/elsewhere\n0::/\n")  # version 1, seen from inside a container
+    stat = "total_inactive_file 5"
+    write_group(groups / "memory", memory__limit_in_bytes="90", memory__usage_in_bytes="60", memory__stat=stat)
+    assert memory._group_memory(groups, own) == 35
+    assert memory._group_memory(groups, tmp_path / "none") is None
+    monkeypatch.setattr(memory, "_group_memory", lambda: 7)
+    assert memory.available_memory() == 7
 
 
 @pytest.fixture(scope="module")

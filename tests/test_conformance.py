@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import OFF_POLICY, env_of_tests, settings_of, tiny_config
 
-from rl_training.data import RecurrentReplayBuffer, ReplayBuffer
+from rl_training.data import PrioritizedReplayBuffer, RecurrentReplayBuffer, ReplayBuffer
 from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.pool import EnvPool, Episode
 from rl_training.rng import derive_seed
@@ -97,6 +97,53 @@ def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, 
         for row in hand_written_loop(config.env_id, trainer.pool.spec, config.seed, i, end, list(actions))
     ]
     assert sorted(stored) == sorted(expected)
+
+
+def hand_n_step_sums(rows: list[Any], n: int) -> list[tuple[float, ...]]:
+    """Of one environment's transitions those over n steps, and fewer at an episode's end; flat, to compare numbers."""
+    found = []
+    for t in range(len(rows)):
+        total, k = 0.0, 0
+        while k < n and t + k < len(rows) and (k == 0 or rows[t + k][0][1] > 0):  # the step's number; 0: a new episode
+            total += GAMMA**k * rows[t + k][2]
+            k += 1
+        obs, action = rows[t][:2]
+        next_obs, discount = rows[t + k - 1][3:]
+        if k == n or next_obs[1] == LENGTH:  # or else its window is still open
+            found.append((*obs, action, total, *next_obs, GAMMA**k if discount else 0.0))
+    return found
+
+
+@pytest.mark.parametrize("algo", ["dqn", "qr_dqn", "c51"])
+@pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_prioritised_n_step_transitions_are_sums_by_hand(algo: str, num_envs: int, end: str) -> None:
+    config = tiny_config(
+        algo,
+        **env_of_tests(algo, "Counting"),
+        env_kwargs={"length": LENGTH, "end": end},
+        num_envs=num_envs,
+        total_timesteps=66,
+        algo_kwargs={"gamma": GAMMA, "learning_starts": 30, "buffer_size": 100, "n_step": 3, "prioritized": True},
+        eval={"interval": 20, "final_episodes": 1, "episodes": 1, "num_envs": 1},
+    )
+    trainer = NotingTrainer(config)
+    trainer.train()
+    assert isinstance(trainer.pool, NotingPool)
+    assert isinstance(trainer.learner, OffPolicyLearner)
+    assert isinstance(trainer.learner.buffer, PrioritizedReplayBuffer)
+    expected = [
+        row
+        for i, actions in enumerate(zip(*trainer.pool.taken, strict=True))
+        for row in hand_n_step_sums(
+            hand_written_loop(config.env_id, trainer.pool.spec, config.seed, i, end, list(actions)), 3
+        )
+    ]
+    batch = stored_transitions(trainer.learner.buffer)
+    stored = torch.cat([field.reshape(len(batch.reward), -1) for field in batch[:5]], dim=1).double().numpy()
+    assert 50 < len(stored) < 66
+    mine, theirs = (np.array(sorted(map(tuple, np.round(rows, 4)))) for rows in (stored, expected))
+    np.testing.assert_allclose(mine, theirs, atol=1e-4)
 
 
 def steps_of_sequences(buffer: RecurrentReplayBuffer) -> list[tuple[Any, ...]]:

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from rl_training.algorithms import DQN, dqn_loss
+from rl_training.algorithms import DQN, QRDQN, dqn_loss
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.dqn import DQNConfig
 from rl_training.algorithms.optimizer import FlatAdam
-from rl_training.models import MLPQNetwork
+from rl_training.algorithms.qr_dqn import QRDQNConfig
+from rl_training.models import MLPQNetwork, MLPQRQNetwork
 from rl_training.rng import RandomStreams
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
 
@@ -149,6 +150,25 @@ def test_state_round_trip_continues_exactly() -> None:
         restored.update(make_batch(seed=i))
     assert torch.equal(original.optimizer.parameters, restored.optimizer.parameters)
     assert torch.equal(original.target(torch.ones(1, 4)), restored.target(torch.ones(1, 4)))
+
+
+def test_what_trains_is_the_network_of_its_name() -> None:
+    options = {"hidden_sizes": (8, 6)}
+    quantile_config = QRDQNConfig.model_validate({**options, "num_quantiles": 7})
+    pairs: list[tuple[nn.Module, nn.Module]] = [
+        (
+            DQN.make_policy(DQNConfig.model_validate(options), SPEC, init_generator(0)).network,
+            MLPQNetwork(4, 3, (8, 6), init_generator(0)),
+        ),
+        (
+            QRDQN.make_policy(quantile_config, SPEC, init_generator(0)).network,
+            MLPQRQNetwork(4, 3, 7, (8, 6), init_generator(0)),
+        ),
+    ]
+    for trained, alone in pairs:
+        mine, theirs = trained.state_dict(), alone.state_dict()
+        assert list(mine) == list(theirs)
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 def test_parameters_are_views_of_the_flat_vector() -> None:

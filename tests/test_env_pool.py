@@ -222,3 +222,17 @@ def test_a_given_environment_is_used_once_and_then_copied() -> None:
 def test_a_closure_cannot_go_to_a_worker_process() -> None:
     with pytest.raises(ConfigError, match="top level of a module"):
         EnvPool(lambda: gym.make("CartPole-v1"), workers="subprocess")
+
+
+class LateMaskEnv(test_envs.MaskedEnv):
+    """Says what is allowed after a step, but not after a reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed)[0], {}
+
+
+def test_a_mask_that_comes_late_is_a_fault() -> None:
+    pool = EnvPool(LateMaskEnv, num_envs=2, seed=0, env_id="Late-v0")
+    pool.reset()
+    with pytest.raises(EnvironmentFault, match=r"Late-v0.*action_mask after a step but gave none after its first reset"):
+        pool.step((pool.obs[:, 0].astype(np.int64) + 1) % 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -397,3 +398,21 @@ def test_an_empty_buffer_cannot_be_sampled() -> None:
     assert len(world.buffer) == 0
     with pytest.raises(ValueError, match="empty"):
         world.buffer.sample(1)
+
+
+@pytest.mark.parametrize(("frames", "colours"), [(4, 1), (2, 3), (1, 4)])
+def test_stacks_that_nobody_told_of_are_named_once(frames: int, colours: int) -> None:
+    rng, channels = np.random.default_rng(0), frames * colours
+    buffer = FrameReplayBuffer(50, (channels, 3, 3), stack=1, num_envs=1, n_step=1, gamma=GAMMA, rng=rng)
+    seen = [np.zeros((colours, 3, 3), np.uint8)] * frames  # at first nothing moves, and colours that are alike are no stack
+    nothing, one = np.zeros(1, np.bool_), np.ones(1, np.float32)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for number in range(8):
+            obs = np.concatenate(seen)[None]
+            brightness = max(number - 3, 0)
+            seen = [*seen[1:], np.full((colours, 3, 3), brightness, np.uint8)]
+            buffer.add(Step(obs, np.zeros(1, np.int64), one, np.concatenate(seen)[None], nothing, nothing))
+    expected = [f"algo_kwargs.frame_stack: {frames}"] if frames > 1 else []
+    assert len(said) == len(expected)
+    assert all(text in str(warning.message) for text, warning in zip(expected, said, strict=True))

@@ -17,6 +17,9 @@ from conftest import ALGORITHMS, CLI, final_fingerprint, settings_of, tiny_value
 
 from rl_training.experiment.run import step_directories
 
+#: what has a state of its own: priorities and their tree, noise, further streams
+SWITCHES = ("double", "dueling", "noisy", "prioritized")
+
 
 def write_config(path: Path, algo: str) -> Path:
     """A run of a few seconds that is almost always in the middle of saving."""
@@ -26,7 +29,7 @@ def write_config(path: Path, algo: str) -> Path:
         total_timesteps=2000,
         checkpoint={"interval": 100, "replay_every": 2},
         eval={"interval": 700, "episodes": 2, "final_episodes": 2, "num_envs": 2},
-        algo_kwargs=settings_of(algo, {"n_step": 3, "buffer_size": 2500, "train_freq": 4}),
+        algo_kwargs=settings_of(algo, {"n_step": 3, "buffer_size": 2500, "train_freq": 4, **dict.fromkeys(SWITCHES, True)}),
     )
     path.write_text(yaml.safe_dump(values))
     return path

@@ -58,6 +58,25 @@ def test_a_game_is_restored_exactly() -> None:
         np.testing.assert_array_equal(expected.next_obs, got.next_obs)
 
 
+@pytest.mark.parametrize("game", ["Asterix", "Breakout", "SpaceInvaders"])
+def test_an_episode_knows_nothing_of_the_one_before(game: str) -> None:
+    """One step in ten repeats the action before it; the first step of an episode has none before it."""
+    pytest.importorskip("minatar")
+    factory = WrappedEnv(RegisteredEnv(f"rl_training.envs.minatar:MinAtar/{game}-v1"), ({"name": "channels_first"},))
+    pool, restored = (EnvPool(factory, num_envs=64, seed=3) for _ in range(2))
+    actions = np.ones(64, np.int64)
+    pool.reset()
+    pool.step(actions)
+    first = pool.obs
+    while waiting := [i for i in range(64) if (pool._episode[i], len(pool._actions[i])) != (1, 1)]:
+        pool.step(actions, waiting)
+    assert restored.load_state_dict(pool.state_dict()) == []  # each after the first step of its second episode
+    np.testing.assert_array_equal(restored.obs, pool.obs)
+    pool.reset()  # another evaluation begins as the one before
+    pool.step(actions)
+    np.testing.assert_array_equal(pool.obs, first)
+
+
 def test_the_packaged_config_trains() -> None:
     pytest.importorskip("minatar")
     data = load_config_data("dqn/minatar_breakout")

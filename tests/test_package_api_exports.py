@@ -25,7 +25,7 @@ PROMISED = {
         "RecurrentReplayBuffer",
         "ReplayBuffer",
     ],
-    "rl_training.models": ["CNNDrQModel", "LSTMQNetwork", "MLPQNetwork", "NatureCNN"],
+    "rl_training.models": ["CNNDrQModel", "LSTMQNetwork", "MLPQNetwork", "MLPQRQNetwork", "NatureCNN"],
 }
 
 
@@ -43,6 +43,7 @@ def test_promised_names_are_exported(module_name: str) -> None:
     [
         ("rl_training.data.replay_buffer", "ReplayBuffer"),
         ("rl_training.models.mlp_q_network", "MLPQNetwork"),
+        ("rl_training.models.mlp_qr_q_network", "MLPQRQNetwork"),
         ("rl_training.algorithms.dqn", "DQN"),
         ("rl_training.algorithms.dqn", "dqn_loss"),
         ("rl_training.runtime.dqn_trainer", "train_dqn"),

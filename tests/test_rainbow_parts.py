@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_config
+from conftest import settings_of, tiny_config
+from torch import nn
 
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.value import select_actions
-from rl_training.data import PrioritizedReplayBuffer
+from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer
 from rl_training.models import MLP, NatureCNN, NoisyLinear, ValueHead
+from rl_training.models.noisy import noisy_layers
+from rl_training.runtime.export import export_policy
 from rl_training.runtime.trainer import Trainer
 from rl_training.types import TransitionBatch, Transitions
 
@@ -113,6 +117,24 @@ def test_a_noisy_agent_explores_by_noise_and_is_deterministic_in_evaluation(algo
     assert not np.allclose(policy.q(obs, noisy=True), noisy)
     assert not np.allclose(noisy, greedy)
     assert np.array_equal(policy.act(obs, ()).action, policy.q(obs).argmax(1))
+
+
+def noise_of(network: nn.Module) -> torch.Tensor:
+    return torch.cat([torch.cat([layer.noise_in, layer.noise_out]) for layer in noisy_layers(network)])
+
+
+@pytest.mark.parametrize("algo", VALUE_FAMILY)
+def test_each_update_draws_new_noise_for_both_networks(algo: str) -> None:
+    algorithm: Any = Trainer(tiny_config(algo, algo_kwargs={"noisy": True})).algorithm
+    zeros = torch.zeros(3)
+    batch = TransitionBatch(torch.zeros(3, 4), zeros.long(), zeros, torch.zeros(3, 4), zeros)
+    drawn = []
+    for _ in range(3):
+        drawn += [noise_of(algorithm.policy.network), noise_of(algorithm.target)]
+        algorithm.update(batch)
+    assert len(drawn[0]) > 30
+    for i, first in enumerate(drawn):
+        assert not any((first == second).any() for second in drawn[:i])  # not even one number of one layer
 
 
 # --------------------------------------------------------------------------------------------------- prioritised
@@ -217,6 +239,36 @@ def test_training_feeds_priorities_back(algo: str) -> None:
     assert (priorities > 0).all()
 
 
+class NotesBeta:
+    """A buffer that only notes what correction it is asked for."""
+
+    def __init__(self) -> None:
+        self.noted: list[float] = []
+
+    def sample(self, batch_size: int, beta: float) -> None:
+        self.noted.append(beta)
+
+
+@pytest.mark.parametrize("algo", [*VALUE_FAMILY, "r2d2"])
+@pytest.mark.parametrize(("steps", "expected"), [(200, [0.4, 0.7, 1.0, 1.0]), (0, [0.4] * 4)])
+def test_the_correction_becomes_complete_or_stays(algo: str, steps: int, expected: list[float]) -> None:
+    settings = {"prioritized": True, "priority_beta": 0.4, "priority_beta_steps": steps}
+    algorithm: Any = Trainer(tiny_config(algo, algo_kwargs=settings_of(algo, settings))).algorithm
+    buffer = NotesBeta()
+    for env_steps in (0, 100, 200, 10_000):
+        algorithm.sample(buffer, env_steps)
+    assert buffer.noted == pytest.approx(expected)
+
+
+def test_the_tree_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, told = np.random.default_rng(0), list[int]()
+    monkeypatch.setattr("rl_training.data.replay_buffer.require_memory", lambda needed, what: told.append(needed))
+    plain = ReplayBuffer(10_000, (1,), rng=rng)
+    prioritised = PrioritizedReplayBuffer(10_000, (1,), alpha=0.5, rng=rng)
+    assert told == [plain.nbytes, prioritised.nbytes]
+    assert prioritised.nbytes - plain.nbytes > 8 * 10_000
+
+
 # --------------------------------------------------------------------------------------------------- action masks
 
 
@@ -226,6 +278,44 @@ def test_the_bootstrap_takes_the_best_allowed_action() -> None:
     batch = TransitionBatch(nothing, nothing.long(), nothing, nothing, nothing, next_action_mask=mask)
     q_values = torch.tensor([[1.0, 9.0, 2.0], [1.0, 9.0, 2.0]])
     assert select_actions(q_values, batch).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("algo", VALUE_FAMILY)
+@pytest.mark.parametrize("double", [False, True])
+def test_no_loss_bootstraps_from_a_forbidden_action(algo: str, double: bool) -> None:
+    """Networks that are tables, so that a loop over rows and actions can do the same by hand."""
+    config = tiny_config(algo, env_id="rl_training_test_envs:Masked-v0", algo_kwargs={"double": double})
+    algorithm: Any = Trainer(config).algorithm
+    generator, rows, actions = torch.Generator().manual_seed(0), 40, 4
+    shape = algorithm.target(torch.zeros(1, *algorithm.policy.spec.observation.shape)).shape[1:]
+    tables = {name: torch.randn(2 * rows, *shape, generator=generator) for name in ("online", "target")}
+    support = getattr(algorithm.target, "support", None)
+
+    def value(table: str, row: int, action: int) -> float:
+        atoms = tables[table][row, action]
+        return float(atoms.mean() if support is None else atoms.softmax(0) @ support)
+
+    chooser = "online" if double else "target"
+    best = [max(range(actions), key=lambda a: value(chooser, rows + i, a)) for i in range(rows)]
+    mask = torch.rand(rows, actions, generator=generator) < 0.7
+    mask[:, 0] = True
+    mask[torch.arange(rows), best] = False  # never the best
+    mask[torch.tensor(best) == 0, 1] = True  # and always one
+    batch = TransitionBatch(
+        torch.arange(rows)[:, None],
+        torch.randint(0, actions, (rows,), generator=generator),
+        torch.randn(rows, generator=generator),
+        torch.arange(rows, 2 * rows)[:, None],
+        torch.rand(rows, generator=generator) / 2,  # so that nothing clips
+        next_action_mask=mask,
+    )
+    expected = []
+    for i in range(rows):
+        allowed = [a for a in range(actions) if mask[i, a]]
+        chosen = max(allowed, key=lambda a: value(chooser, rows + i, a))
+        expected.append(float(batch.reward[i]) + float(batch.discount[i]) * value("target", rows + i, chosen))
+    output = algorithm.loss(lambda obs: tables["online"][obs[:, 0]], lambda obs: tables["target"][obs[:, 0]], batch)
+    assert output.metrics["target_mean"].tolist() == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("algo", VALUE_FAMILY)
@@ -243,6 +333,12 @@ def test_a_masked_environment_is_only_given_allowed_actions(algo: str, n_step: i
     position = batch.next_obs[:, 0].long()
     expected = torch.arange(4)[None] != position[:, None]  # the action of the same number as the position is forbidden
     assert torch.equal(batch.next_action_mask[batch.discount > 0], expected[batch.discount > 0])
+
+
+def test_an_export_says_that_it_knows_no_mask(tmp_path: Path) -> None:
+    trainer = Trainer(tiny_config("dqn", env_id="rl_training_test_envs:Masked-v0"))
+    with pytest.warns(UserWarning, match="forbids actions.*best allowed one of 'values'"):
+        export_policy(trainer.policy, trainer.config, tmp_path / "policy.safetensors")
 
 
 def test_random_actions_are_uniform_over_the_allowed_ones() -> None:

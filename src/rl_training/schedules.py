@@ -17,3 +17,8 @@ class LinearSchedule:
         if step >= self.steps:
             return self.final
         return self.initial + (self.final - self.initial) * (step / self.steps)
+
+
+def bias_correction(beta: float, steps: int) -> LinearSchedule:
+    """The exponent of prioritised replay's importance weights: from ``beta`` to 1 over ``steps``; 0 steps: it stays."""
+    return LinearSchedule(beta, 1.0 if steps else beta, steps)

@@ -80,4 +80,5 @@ class C51(ValueAlgorithm):
         loss = -(projected * F.log_softmax(logits, dim=1)).sum(dim=1)
         value, target_mean = logits.detach().softmax(dim=1) @ support, projected @ support
         metrics = {"q_value_mean": value, "target_mean": target_mean, "td_error_mean": (target_mean - value).abs()}
-        return LossOutput(loss, metrics, loss.detach())  # Rainbow's priority: the cross-entropy itself
+        divergence = loss.detach() + torch.xlogy(projected, projected).sum(dim=1)
+        return LossOutput(loss, metrics, divergence)  # Rainbow's priority: the KL divergence, 0 of a perfect fit

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from rl_training.models.cnn.nature import NATURE_LAYERS
+
 
 def _no_bool(value: Any) -> Any:
     if isinstance(value, bool):
@@ -21,7 +23,6 @@ Fraction = Annotated[Number, Field(ge=0.0, le=1.0)]
 PositiveNumber = Annotated[Number, Field(gt=0.0)]
 #: filters, kernel and stride of each convolution
 ConvLayers = tuple[tuple[Positive, Positive, Positive], ...]
-NATURE_LAYERS: ConvLayers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
 class StrictModel(BaseModel):

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rl_training.algorithms.config import Count, Fraction, Number, Positive
+from rl_training.algorithms.config import ConvLayers, Count, Fraction, Number, Positive
 from rl_training.algorithms.recurrent_value import (
     RecurrentQLearning,
     RecurrentQPolicy,
@@ -18,8 +18,9 @@ from rl_training.algorithms.recurrent_value import (
 )
 from rl_training.data import PrioritizedRecurrentReplayBuffer
 from rl_training.models import LSTMQNetwork
+from rl_training.models.cnn.nature import NATURE_LAYERS
 from rl_training.rng import RandomStreams
-from rl_training.schedules import LinearSchedule
+from rl_training.schedules import bias_correction
 from rl_training.types import SequenceBatch, SpaceSpec, UpdateResult
 
 RESCALE_EPSILON = 1e-3
@@ -31,7 +32,7 @@ class R2D2Config(RecurrentValueConfig):
     double: bool = Field(True, description="choose the bootstrap action with the online network")
     n_step: Positive = Field(5, description="rewards summed in one target")
     priority_alpha: Fraction = Field(0.9, description="how much priorities count; 0: not at all")
-    priority_beta: Fraction = Field(0.6, description="how much their bias is corrected; 0: not at all")
+    priority_beta: Fraction = Field(0.6, description="how much their bias is corrected at the start; 0: not at all")
     priority_beta_steps: Count = Field(
         0, description="env steps over which the correction becomes complete; 0: it stays as it is"
     )
@@ -45,9 +46,7 @@ class R2D2Config(RecurrentValueConfig):
     )
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
-    cnn_layers: tuple[tuple[Positive, Positive, Positive], ...] = Field(
-        ((32, 8, 4), (64, 4, 2), (64, 3, 1)), description="filters, kernel and stride of the convolutions on images"
-    )
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of the convolutions on images")
 
     @model_validator(mode="after")
     def _sequences_go_on(self) -> R2D2Config:
@@ -94,8 +93,7 @@ class R2D2(RecurrentQLearning):
         super().__init__(policy, config, streams)
         #: (batch,) of the last update: what replay should remember of its sequences
         self.last_sequence_priorities: Tensor | None = None
-        final = 1.0 if config.priority_beta_steps else config.priority_beta
-        self._beta = LinearSchedule(config.priority_beta, final, config.priority_beta_steps)
+        self._beta = bias_correction(config.priority_beta, config.priority_beta_steps)
 
     @classmethod
     def make_policy(cls, config: R2D2Config, spec: SpaceSpec, generator: torch.Generator) -> RecurrentQPolicy:

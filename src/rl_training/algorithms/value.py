@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Buffer, ExportModule, OffPolicyAlgorithm, Policy, Recorder
 from rl_training.algorithms.compiled import CompiledStep
-from rl_training.algorithms.config import NATURE_LAYERS, ConvLayers, Count, Fraction, OffPolicyConfig, Positive
+from rl_training.algorithms.config import ConvLayers, Count, Fraction, OffPolicyConfig, Positive
 from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
 from rl_training.data import FrameReplayBuffer, NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer, StepRecorder
-from rl_training.models import MLP, NatureCNN, ValueHead, ValueNetwork
+from rl_training.models import ValueHead, ValueNetwork, make_value_body
+from rl_training.models.cnn.nature import NATURE_LAYERS
 from rl_training.models.noisy import noisy_layers
 from rl_training.rng import RandomStreams
-from rl_training.schedules import LinearSchedule
+from rl_training.schedules import LinearSchedule, bias_correction
 from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, TransitionBatch, UpdateResult
 
 
@@ -43,12 +44,18 @@ class ValueConfig(QLearningConfig):
     cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of the convolutions on images")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
-    noisy: bool = Field(False, description="explore by noise in the last layers instead of epsilon")
+    noisy: bool = Field(
+        False,
+        description="explore by noise in the last layers instead of epsilon; one sample of it drives all environments until "
+        "the next update",
+    )
     n_step: Positive = Field(1, description="rewards summed in one transition")
     prioritized: bool = Field(False, description="sample by priority instead of uniformly")
     priority_alpha: Fraction = Field(0.5, description="how much priorities count; 0: not at all")
-    priority_beta: Fraction = Field(0.4, description="how much their bias is corrected at the start")
-    priority_beta_steps: Count = Field(50_000, description="env steps over which the correction becomes complete")
+    priority_beta: Fraction = Field(0.4, description="how much their bias is corrected at the start; 0: not at all")
+    priority_beta_steps: Count = Field(
+        50_000, description="env steps over which the correction becomes complete; 0: it stays as it is"
+    )
 
 
 class EpsilonPolicy(Policy):
@@ -257,7 +264,7 @@ class ValueAlgorithm(QLearning):
 
     def __init__(self, policy: EpsilonGreedyPolicy, config: ValueConfig, streams: RandomStreams) -> None:
         super().__init__(policy, config)
-        self._beta = LinearSchedule(config.priority_beta, 1.0, config.priority_beta_steps)
+        self._beta = bias_correction(config.priority_beta, config.priority_beta_steps)
         self._noise_rng = streams["noise"]
         self._noisy_layers = [*noisy_layers(policy.network), *noisy_layers(self.target)]
         self._resample_noise()
@@ -336,15 +343,14 @@ class ValueAlgorithm(QLearning):
 def make_body(
     config: ValueConfig, spec: SpaceSpec, generator: torch.Generator, atoms: int = 1
 ) -> tuple[nn.Module, ValueHead]:
-    """The trunk and the head that a config asks for. The last hidden layer belongs to the head, as dueling wants it."""
-    hidden = config.hidden_sizes
-    trunk: MLP | NatureCNN
-    if spec.observation.kind == "image":
-        trunk = NatureCNN(spec.observation.shape, generator, features=None, layers=config.cnn_layers)
-    else:
-        trunk = MLP([spec.observation.shape[0], *hidden[:-1]], generator, activate_last=True)
-        hidden = hidden[-1:]
-    head = ValueHead(
-        trunk.features, hidden, spec.action.count, generator, atoms=atoms, dueling=config.dueling, noisy=config.noisy
+    """The trunk and the head that a config asks for."""
+    return make_value_body(
+        spec.observation.shape,
+        spec.action.count,
+        config.hidden_sizes,
+        generator,
+        atoms=atoms,
+        dueling=config.dueling,
+        noisy=config.noisy,
+        cnn_layers=config.cnn_layers,
     )
-    return trunk, head

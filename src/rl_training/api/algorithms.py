@@ -113,6 +113,7 @@ class ManagedAlgorithm:
                 "a larger number to train further"
             )
         if trainer.run is None and self.config.output_dir is not None:
+            trainer.require_room_to_save()
             trainer.run = Run.create(self.config, f"{type(self).__name__}.learn")
         elif trainer.run is not None:
             trainer.run.extend(self.config.total_timesteps)

@@ -9,6 +9,7 @@ too is a row of neighbouring slots, so its sum is made here.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from rl_training.data.memory import require_memory
 from rl_training.data.prioritized_replay_buffer import PriorityIndex
+from rl_training.data.sum_tree import SumTree
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.types import Array, State, Step
 
@@ -27,6 +29,8 @@ from rl_training.types import Array, State, Step
 STEPS_PER_SPARE_SLOT = 20
 #: columns gathered at a time: frames that neighbouring rows share are then still in the cache
 GATHERED_TOGETHER = 64
+#: so many first steps are looked at for stacks that nobody told of
+LOOKS_FOR_STACKS = 100
 
 
 @dataclass
@@ -46,10 +50,6 @@ class _Ring:
 
 class _SlotPriorities(PriorityIndex):
     """Priorities of slots, which also lose them."""
-
-    @property
-    def nbytes(self) -> int:
-        return self._tree.nbytes
 
     def remove(self, slots: NDArray[np.int64]) -> None:
         self._tree.set(slots, 0.0)
@@ -107,13 +107,14 @@ class EpisodeRings(ABC):
         if masked_actions:
             layout["action_mask"] = np.dtype((np.bool_, (masked_actions,)))
         total = self.num_envs * slots
-        priority = 0 if alpha is None else 9  # a leaf and its part of the nodes above
-        needed = total * (sum(dtype.itemsize for dtype in layout.values()) + priority) + 8 * self.num_envs * max(quotas)
-        require_memory(needed + further_bytes, what)
+        needed = total * sum(dtype.itemsize for dtype in layout.values()) + 8 * self.num_envs * max(quotas)
+        tree = 0 if alpha is None else SumTree.bytes_of(total)
+        require_memory(needed + tree + further_bytes, what)
         self._columns = {name: np.zeros(total, dtype) for name, dtype in layout.items()}
         #: positions of the items that can be sampled; the i-th that became complete is at i % its length
         self._queue = np.zeros((self.num_envs, max(quotas)), np.int64)
         self._priorities = None if alpha is None else _SlotPriorities(total, alpha, rng)
+        self._looks_for_stacks = LOOKS_FOR_STACKS
         self._changed: dict[int, bool] = {}  # slots that came or went in this step, and whether they can now be sampled
 
     def __len__(self) -> int:
@@ -192,10 +193,26 @@ class EpisodeRings(ABC):
                     f"with the last {self.stack - 1} frames of the one before; set frame_stack to the number of frames that "
                     "it stacks"
                 )
+        elif self._looks_for_stacks and step.obs.ndim == 4:
+            self._looks_for_stacks -= 1
+            self._warn_of_stacks(step.obs[0], step.next_obs[0])
         for env, ring in enumerate(self._rings):
             newest = self._columns["frame"][self._slot(env, ring.written - 1)]
             if ring.running and not np.array_equal(step.obs[env, -self._channels :], newest):
                 raise ValueError(f"environment {env} does not go on from its last observation; discard it after a reset")
+
+    def _warn_of_stacks(self, obs: Array, next_obs: Array) -> None:
+        """Said once, if an image is the one before moved by some channels and its newest differ: a stack stored whole."""
+        channels = len(obs)
+        for new in (c for c in range(1, channels) if channels % c == 0):
+            if np.array_equal(next_obs[:-new], obs[new:]) and not np.array_equal(next_obs[-new:], obs[-new:]):
+                self._looks_for_stacks = 0
+                warnings.warn(
+                    f"the images look like stacks of {channels // new} frames and are stored whole; with "
+                    f"algo_kwargs.frame_stack: {channels // new} each frame is stored once",
+                    stacklevel=2,
+                )
+                return
 
     def _add_one(self, env: int, step: Step) -> None:
         ring, columns = self._rings[env], self._columns

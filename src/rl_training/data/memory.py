@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 from rl_training.errors import ConfigError
 
+#: by the version of control groups: the limit, what is used, and how much of that is cached files
+GROUP_FILES = {
+    "1": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    "2": ("memory.max", "memory.current", "inactive_file"),
+}
+
 
 def available_memory() -> int | None:
-    """Bytes that can be used without swapping; None where the system does not tell."""
+    """Bytes that can be used without swapping or being killed; None where the system does not tell."""
+    known = [room for room in (_machine_memory(), _group_memory()) if room is not None]
+    return min(known, default=None)
+
+
+def _machine_memory() -> int | None:
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text("utf-8").splitlines():
@@ -21,11 +33,33 @@ def available_memory() -> int | None:
         return None
 
 
-def require_memory(needed: int, what: str) -> None:
-    """Refuses what cannot fit, and names the setting to change."""
-    available = available_memory()
+def _group_memory(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
+    """What the limits of this process's control groups leave, as a container or a batch system sets them. Cached files do not
+    count as used: they make way."""
+    if not own.exists():
+        return None
+    rooms = []
+    for line in own.read_text("utf-8").splitlines():
+        _, controllers, place = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = groups / "memory" if controllers else groups  # version 1 has a tree for each controller
+        limit, usage, cached = GROUP_FILES["1" if controllers else "2"]
+        group = root / place.lstrip("/")
+        for folder in (group, *group.parents[: len(group.relative_to(root).parts)]):
+            with contextlib.suppress(OSError, ValueError):  # of another container, or without a limit: "max"
+                allowed = int((folder / limit).read_text("utf-8"))
+                statistics = dict(entry.split() for entry in (folder / "memory.stat").read_text("utf-8").splitlines())
+                rooms.append(allowed - int((folder / usage).read_text("utf-8")) + int(statistics.get(cached, 0)))
+    return max(min(rooms), 0) if rooms else None
+
+
+def require_memory(
+    needed: int, what: str, advice: str = "lower algo_kwargs.buffer_size", available: int | None = None
+) -> None:
+    """Refuses what cannot fit, now or in what was ``available`` earlier, and names the setting to change."""
+    available = available_memory() if available is None else available
     if available is not None and needed > available:
         raise ConfigError(
-            f"{what} needs {needed / 1e9:.1f} GB, but only {available / 1e9:.1f} GB of memory are free; lower "
-            "algo_kwargs.buffer_size"
+            f"{what} needs {needed / 1e9:.1f} GB, but only {available / 1e9:.1f} GB of memory are free; {advice}"
         )

@@ -28,6 +28,11 @@ class PriorityIndex:
         self._rng = rng
         self._largest = 1.0  # before alpha
 
+    @property
+    def nbytes(self) -> int:
+        """The memory that the priorities take."""
+        return self._tree.nbytes
+
     def add(self, indices: NDArray[np.int64]) -> None:
         """Items that are new at these places."""
         self._tree.set(indices, np.full(len(indices), self._largest**self.alpha))
@@ -60,8 +65,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def __init__(
         self, capacity: int, obs_shape: tuple[int, ...], *, alpha: float, rng: np.random.Generator, **options: Any
     ) -> None:
-        super().__init__(capacity, obs_shape, rng=rng, **options)
+        super().__init__(capacity, obs_shape, rng=rng, further_bytes=SumTree.bytes_of(capacity), **options)
         self._priorities = PriorityIndex(capacity, alpha, rng)
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self._priorities.nbytes
 
     def add(self, transitions: Transitions) -> None:
         start = self._next

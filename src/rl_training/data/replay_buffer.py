@@ -36,10 +36,12 @@ class ReplayBuffer:
         rng: np.random.Generator,
         device: torch.device | str = "cpu",
         reuse_batches: bool = False,
+        further_bytes: int = 0,
     ) -> None:
+        """``further_bytes`` is what a subclass takes beside the ring."""
         self.capacity = capacity
         self._record = self._record_dtype(obs_shape, obs_dtype, action_shape, action_dtype, masked_actions)
-        require_memory(capacity * self._record.itemsize, f"a replay of {capacity} transitions")
+        require_memory(capacity * self._record.itemsize + further_bytes, f"a replay of {capacity} transitions")
         self._bytes = torch.zeros((capacity, self._record.itemsize), dtype=torch.uint8)
         self._rows = self._as_rows(self._bytes)
         self._names = [name for name in Transitions._fields if name in (self._record.names or ())]

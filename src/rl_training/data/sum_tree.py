@@ -26,19 +26,19 @@ class SumTree:
         if capacity < 1:
             raise ValueError(f"a sum tree needs at least one leaf, not {capacity}")
         self.capacity = capacity
-        self._layers: list[NDArray[np.float64]] = []  # leaves first; all but the last padded to whole families
-        nodes = capacity
-        while nodes > TOP_NODES:
-            families = -(-nodes // FAN_OUT)
-            self._layers.append(np.zeros(families * FAN_OUT))
-            nodes = families
-        self._layers.append(np.zeros(nodes))
+        self._layers = [np.zeros(size) for size in _layer_sizes(capacity)]
         self._top_ends: NDArray[np.float64] | None = None  # where the top nodes' intervals end; None: to be summed anew
+
+    @staticmethod
+    def bytes_of(capacity: int) -> int:
+        """The memory that a tree of so many leaves takes, the running sum over its top layer included."""
+        sizes = _layer_sizes(capacity)
+        return 8 * (sum(sizes) + sizes[-1])
 
     @property
     def nbytes(self) -> int:
         """The memory that the tree takes."""
-        return sum(layer.nbytes for layer in self._layers) + self._layers[-1].nbytes
+        return self.bytes_of(self.capacity)
 
     @property
     def total(self) -> float:
@@ -106,6 +106,15 @@ class SumTree:
         if checked.size and checked.view(np.uint64).max() >= self.capacity:
             raise IndexError(f"a leaf outside 0 ... {self.capacity - 1}")
         return checked
+
+
+def _layer_sizes(capacity: int) -> list[int]:
+    """How many nodes each layer has, leaves first; all but the last padded to whole families."""
+    sizes, nodes = [], capacity
+    while nodes > TOP_NODES:
+        nodes = -(-nodes // FAN_OUT)
+        sizes.append(nodes * FAN_OUT)
+    return [*sizes, nodes]
 
 
 def _checked_values(values: ArrayLike) -> NDArray[np.float64]:

@@ -24,7 +24,11 @@ def atari_pictures(
     noop_max: int = 30,
     terminal_on_life_loss: bool = False,
 ) -> Env:
-    """Observes (stack, size, size) uint8, oldest picture first; each the brighter of its step's last two frames."""
+    """Observes (stack, size, size) uint8, oldest picture first; each the brighter of its step's last two frames.
+
+    With ``terminal_on_life_loss`` an episode is the first life of a game: its reset starts a new game instead of playing the
+    lives that are left, so returns are those of one life.
+    """
     if not hasattr(env.unwrapped, "ale"):
         raise ConfigError(f"the wrapper atari is for Atari games (env_id: ale_py:ALE/Pong-v5), not for {env_name(env)}")
     try:

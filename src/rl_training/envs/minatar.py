@@ -7,11 +7,39 @@ wrappers:
 
 from __future__ import annotations
 
+from typing import Any
+
+from gymnasium.envs.registration import register
+
 from rl_training.errors import MissingExtraError
 
 try:
-    from minatar.gym import register_envs
+    from minatar.gym import BaseEnv
 except ImportError as _error:
     raise MissingExtraError("minatar", "minatar") from _error
 
-register_envs()
+GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+
+
+class MinAtarGame(BaseEnv):  # type: ignore[misc]
+    """A game that forgets the last action when it is reset. MinAtar's own remembers it, so that a sticky action in the first
+    step of an episode would be one of the episode before, and a seed and actions would not say what happens."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.game.last_action = 0
+        observed: tuple[Any, dict[str, Any]] = super().reset(seed=seed, options=options)
+        return observed
+
+
+def _register() -> None:
+    """MinAtar's own ids: v0 has all six actions, v1 those that the game uses."""
+    for game in GAMES:
+        for version, minimal in enumerate((False, True)):
+            register(
+                f"MinAtar/{game.title().replace('_', '')}-v{version}",
+                entry_point="rl_training.envs.minatar:MinAtarGame",
+                kwargs={"game": game, "use_minimal_action_set": minimal},
+            )
+
+
+_register()

@@ -75,6 +75,7 @@ class EnvPool:
         self._plain = obs_spec.shape == obs_spec.raw_shape and not obs_spec.one_hot_sizes
         self._is_float = obs_spec.kind == "vector" and not obs_spec.one_hot_sizes
         self._obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
+        self._is_discrete = self.spec.action.kind == "discrete"
         self._mask = np.ones((num_envs, self.spec.action.count), np.bool_) if self.spec.action.masked else None
         self._episode = [-1] * num_envs
         self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
@@ -204,6 +205,8 @@ class EnvPool:
             out[i] = raw if self._plain else self.spec.observation.encode(np.asarray(raw)[None])[0]
         except (IndexError, TypeError, ValueError) as error:
             return f"the observation {raw!r} does not fit its space ({error})"
+        if mask is not None and self._mask is None and self._is_discrete:
+            return "it gives an action_mask after a step but gave none after its first reset: give it in both"
         if masks is not None:
             if np.shape(mask) != masks.shape[1:]:
                 return f"the action_mask has shape {np.shape(mask)}, there are {masks.shape[1]} actions"

@@ -8,11 +8,12 @@ moment leaves either the whole checkpoint or none.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
-from safetensors.numpy import save as save_safetensors
+from safetensors.numpy import save_file as save_safetensors
 
 from rl_training.errors import CheckpointError
 from rl_training.types import Array, State
@@ -29,6 +30,7 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 TEMPORARY_PREFIX = ".writing-"
 REPLACED_PREFIX = ".replaced-"
+PIECE = 2**20  # bytes read at a time
 
 
 def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, Any]) -> None:
@@ -45,8 +47,8 @@ def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, 
             skeleton = _take_arrays(state, "", arrays)
             (temporary / f"{name}.json").write_text(json.dumps(skeleton), "utf-8")
             if arrays:
-                (temporary / f"{name}.safetensors").write_bytes(save_safetensors(arrays))
-        files = {file.name: _fingerprint(file.read_bytes()) for file in sorted(temporary.iterdir())}
+                save_safetensors(arrays, temporary / f"{name}.safetensors")  # from where they lie: a replay is large
+        files = {file.name: _fingerprint_of(file) for file in sorted(temporary.iterdir())}
         body = {"schema_version": SCHEMA_VERSION, "parts": list(parts), "files": files, "info": dict(info)}
         manifest = json.dumps({"digest": _digest(body), **body}, indent=1)
         (temporary / MANIFEST).write_text(manifest, "utf-8")
@@ -113,28 +115,51 @@ def verify_checkpoint(path: Path) -> dict[str, Any]:
     """Checks every file of a checkpoint and returns its manifest."""
     manifest = read_manifest(path)
     for name in manifest["files"]:
-        _read_verified(path, name, manifest)
+        with _readable(path, name):
+            fingerprint = _fingerprint_of(path / name)
+        _require_fingerprint(fingerprint, path, name, manifest)
     return manifest
 
 
 def _read_verified(path: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
-    expected = manifest["files"].get(name)
-    if expected is None:
-        raise CheckpointError(f"the manifest of {path} does not list {name}")
-    try:
+    """Read once: what is verified is what is used."""
+    with _readable(path, name):
         content = (path / name).read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path / name}: {error.strerror}") from error
-    if _fingerprint(content) != expected:
-        raise CheckpointError(
-            f"{path / name} is damaged: {len(content)} bytes, and not the content that the manifest describes "
-            f"({expected['bytes']} bytes)"
-        )
+    _require_fingerprint(_fingerprint([content]), path, name, manifest)
     return content
 
 
-def _fingerprint(content: bytes) -> dict[str, Any]:
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+@contextlib.contextmanager
+def _readable(path: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path / name}: {error.strerror}") from error
+
+
+def _require_fingerprint(found: Mapping[str, Any], path: Path, name: str, manifest: Mapping[str, Any]) -> None:
+    expected = manifest["files"].get(name)
+    if expected is None:
+        raise CheckpointError(f"the manifest of {path} does not list {name}")
+    if found != expected:
+        raise CheckpointError(
+            f"{path / name} is damaged: {found['bytes']} bytes, and not the content that the manifest describes "
+            f"({expected['bytes']} bytes)"
+        )
+
+
+def _fingerprint(pieces: Iterable[bytes]) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
+    for piece in pieces:
+        digest.update(piece)
+        size += len(piece)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _fingerprint_of(file: Path) -> dict[str, Any]:
+    """The fingerprint of a file, piece by piece: it may be larger than the memory that is left."""
+    with file.open("rb") as stream:
+        return _fingerprint(iter(lambda: stream.read(PIECE), b""))
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from rl_training.models.mlp_qr_q_network import MLPQRQNetwork, QuantileQNetwork
 from rl_training.models.noisy import NoisyLinear
 from rl_training.models.normalization import ObservationNormalizer, RunningMoments
 from rl_training.models.recurrent import LSTMCore, LSTMQNetwork, RecurrentActorCritic
+from rl_training.models.value_body import make_value_body
 from rl_training.models.value_head import ValueHead
 from rl_training.models.value_network import ValueNetwork
 
@@ -33,4 +34,5 @@ __all__ = [
     "RunningMoments",
     "ValueHead",
     "ValueNetwork",
+    "make_value_body",
 ]

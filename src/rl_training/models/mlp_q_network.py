@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rl_training.models.mlp import MLP
-from rl_training.models.value_head import ValueHead
+from rl_training.models.value_body import make_value_body
 from rl_training.models.value_network import ValueNetwork
 from rl_training.types import Array
 
@@ -30,5 +29,4 @@ class MLPQNetwork(QNetwork):
     """``QNetwork`` on vector observations, with hidden layers of these widths."""
 
     def __init__(self, obs_dim: int, action_dim: int, hidden: Sequence[int], generator: torch.Generator) -> None:
-        trunk = MLP([obs_dim, *hidden[:-1]], generator, activate_last=True)
-        super().__init__(trunk, ValueHead(trunk.features, hidden[-1:], action_dim, generator))
+        super().__init__(*make_value_body((obs_dim,), action_dim, hidden, generator))

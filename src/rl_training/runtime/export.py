@@ -35,6 +35,12 @@ def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: 
     chosen = file_format or path.suffix.removeprefix(".")
     if chosen not in FORMATS:
         raise ConfigError(f"cannot export to '{chosen}'; choose one of: {', '.join(FORMATS)}")
+    if policy.spec.action.masked:
+        warnings.warn(
+            "the environment of this policy forbids actions, and the exported 'action' is the best of all: where some are "
+            f"forbidden take the best allowed one of '{policy.export_module().output_names[1]}'",
+            stacklevel=2,
+        )
     write = _export_onnx if chosen == "onnx" else _export_safetensors
     temporary = path.with_name(f".writing-{path.name}")
     try:

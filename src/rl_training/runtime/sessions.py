@@ -27,6 +27,7 @@ def start_training(
     # The environment comes first: a mistake there must not leave an empty run behind.
     trainer = Trainer(config, factory=factory, progress=progress)
     try:
+        trainer.require_room_to_save()
         trainer.run = Run.create(config, command if command is not None else shlex.join(sys.argv))
     except BaseException:
         trainer.close()
@@ -62,6 +63,7 @@ def resume_training(
         checkpoint = checkpoint or last_good_checkpoint(run_path, warn)
         config = _extended(run, 0 if checkpoint is None else read_manifest(checkpoint)["info"]["step"], total_timesteps)
         trainer = Trainer(config, run=run, factory=factory, progress=progress)
+        trainer.require_room_to_save()
         if checkpoint is not None:
             if REPLAY_PART not in read_manifest(checkpoint)["parts"]:
                 warn(f"{checkpoint} holds no replay, so training goes on with an empty one and not bit for bit as before")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.algorithms.base import Algorithm, Policy, init_generator
+from rl_training.data.memory import available_memory, require_memory
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.pool import EnvPool
 from rl_training.errors import CheckpointError, EnvironmentFault
@@ -78,6 +79,7 @@ class Trainer:
         entry = get_algorithm(config.algo)
         self.pool = self._make_pool("env", config.num_envs, config.env_workers)
         entry.require_fit(self.pool.spec, config.env_id)
+        self._free_at_first = available_memory()
         with cpu_threads(config.threads):
             algorithm_class: Any = entry.load()
             policy = algorithm_class.make_policy(config.algo_kwargs, self.pool.spec, init_generator(config.seed))
@@ -112,6 +114,16 @@ class Trainer:
 
     def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
         return make_pool(self.config, self._factory, stream, num_envs, workers)
+
+    def require_room_to_save(self) -> None:
+        """Checkpoints of the replay are written from a copy of it, while training goes on: both must fit."""
+        if self.learner.separate_replay and self.config.checkpoint.replay_every:
+            require_memory(
+                2 * self.learner.nbytes,
+                "the replay with the copy of it that a checkpoint is written from",
+                "lower algo_kwargs.buffer_size, or set checkpoint.replay_every: 0 and resume with an empty replay",
+                self._free_at_first,
+            )
 
     # ---------------------------------------------------------------------------------------------- the loop
 
@@ -320,6 +332,7 @@ class Trainer:
     def _checkpoint(self, *, final: bool) -> None:
         if self.run is None or self._saved_at == self.env_steps:
             return
+        self.run.wait()  # the states of the checkpoint before go before there are new ones
         every = self.config.checkpoint.replay_every
         replay = not self.learner.separate_replay or (every > 0 and (final or (self._checkpoints - 1) % every == 0))
         self.run.save(self.env_steps, self._parts(replay=replay), self._info())
