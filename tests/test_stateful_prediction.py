@@ -90,7 +90,7 @@ def test_predict_in_python(trained: tuple[Path, list[Line]]) -> None:
     run, lines = trained
     agent, state = load_agent(run), None
     for line in lines:
-        action, state = agent.predict(line.obs, state, episode_start=line.start, reward=line.reward or 0.0)
+        action, state = agent.predict(line.obs, state, episode_start=line.start, reward=line.reward)
         assert action == line.action
 
 
@@ -100,8 +100,8 @@ def test_predict_from_the_command_line(
     run, lines = trained
     texts = []
     for line in lines:
-        fields: dict[str, Any] = {"obs": line.obs.tolist(), "reward": line.reward or 0.0}
-        texts.append(json.dumps({**fields, "episode_start": True} if line.start else fields))
+        more = {"episode_start": True} if line.start else {"reward": line.reward}
+        texts.append(json.dumps({"obs": line.obs.tolist(), **more}))
     (tmp_path / "lines.jsonl").write_text("\n".join(texts))
     assert main(["predict", str(run), "--obs", str(tmp_path / "lines.jsonl")]) == 0
     assert [json.loads(text) for text in capsys.readouterr().out.splitlines()] == [line.action for line in lines]
@@ -138,6 +138,42 @@ def test_a_policy_that_remembers_rewards_must_be_told_them(trained: tuple[Path, 
                 agent.predict(lines[1].obs, state, reward=reward)
     else:
         agent.predict(lines[1].obs, state)
+
+
+def test_only_rows_that_go_on_need_a_reward(trained: tuple[Path, list[Line]]) -> None:
+    run, lines = trained
+    agent = load_agent(run)
+    if not agent.policy.takes_reward:
+        pytest.skip("takes no rewards")
+    obs = np.stack([line.obs for line in lines[:2]])
+    starts, rewards = [True, False], [None, 0.5]
+    _, state = agent.predict(obs)
+    _, found = agent.predict(obs, state, episode_start=starts, reward=rewards)
+    _, expected = agent.predict(obs, state, episode_start=starts, reward=[0.0, 0.5])
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    with pytest.raises(ObservationError, match="remembers rewards"):
+        agent.predict(obs, state, episode_start=starts, reward=[0.5, None])
+
+
+def test_a_state_of_another_number_of_rows_is_refused(
+    trained: tuple[Path, list[Line]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, lines = trained
+    agent = load_agent(run)
+    obs = np.stack([line.obs for line in lines[:5]])
+    _, state = agent.predict(obs[:2])
+    with pytest.raises(ObservationError, match="state has 2 rows, but there are 3 observations"):
+        agent.predict(obs[2:], state, reward=0.0)
+    anew, _ = agent.predict(obs[2:], state, episode_start=True)
+    assert anew.tolist() == agent.predict(obs[2:])[0].tolist()
+    texts = [json.dumps(obs[:2].tolist()), json.dumps({"obs": obs[2:].tolist(), "reward": 0.0})]
+    (tmp_path / "lines.jsonl").write_text("\n".join(texts))
+    assert main(["predict", str(run), "--obs", str(tmp_path / "lines.jsonl")]) == 2
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 2
+    assert shown.err.startswith("error: line 2: the state has 2 rows, but there are 3 observations")
+    assert len(shown.err.splitlines()) == 1
 
 
 def test_a_line_with_an_unknown_key_is_refused(trained: tuple[Path, list[Line]], capsys: pytest.CaptureFixture[str]) -> None:
