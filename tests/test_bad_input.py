@@ -321,7 +321,10 @@ def test_plots(arguments: tuple[str, ...], words: tuple[str, ...], run: Path, ca
         ('{"obs": 1}', ("shape ()",)),
         ('{"observation": [1, 2, 3, 4]}', ("needs the key 'obs'",)),
         ('{"obs": [0, 0, 0, 0], "action_mask": [true]}', ("action_mask", "2 times")),
-        ("[0, 0, 0, 0", ("line 1 is not JSON",)),
+        ('{"obs": [0, 0, 0, 0], "action_mask": [[true], [true, false]]}', ("action_mask", "2 times")),
+        ('{"obs": [0, 0, 0, 0], "episode_start": [true, false]}', ("episode_start", "[True, False]")),
+        ('{"obs": [0, 0, 0, 0], "episode_start": "no"}', ("episode_start", "'no'")),
+        ("[0, 0, 0, 0", ("line 1: this is not JSON",)),
         ("observations.jsonl", ("'observations.jsonl'", "neither JSON nor a file")),
     ],
 )
