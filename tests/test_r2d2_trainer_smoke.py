@@ -105,7 +105,8 @@ def share_right(algo: str, steps: int, **algo_kwargs: Any) -> float:
 
 
 def test_only_memory_solves_a_memory_task() -> None:
-    """An episode is longer than a sequence, so that the cue must come through the stored state."""
+    """The cue is the first of an episode's 6 steps, and the answer the last: one sequence holds both, so that gradients reach
+    from one to the other. Stored states are tested by themselves."""
     recurrent: dict[str, Any] = {"lstm_size": 16, "lstm_layers": 1, "sequence_length": 6}
     assert share_right("r2d2", 4000, n_step=3, **recurrent) > 0.95
     assert share_right("drqn", 4000, **recurrent) > 0.95
