@@ -25,10 +25,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "r2d2": ("r2d2", {"burn_in": 2, "overlap": 2, "dueling": True}),
     "r2d2 with previous inputs": ("r2d2", {"previous_inputs": True}),
     "r2d2 with clipped inputs": ("r2d2", {"previous_inputs": True, "clip_reward": 0.25}),
+    "r2d2 on images": ("r2d2", {"previous_inputs": True, "frame_stack": 3, "cnn_layers": [[4, 8, 4], [4, 3, 2]]}),
     "recurrent_ppo": ("recurrent_ppo", {}),
 }
 #: CartPole's rewards are all alike; here they tell something, and actions begin at 5
 ENV = "rl_training_test_envs:OffsetActions-v0"
+IMAGES = "rl_training_test_envs:ImageWalk-v0"
 
 
 class Line:
@@ -59,17 +61,19 @@ def act_as_in_training(policy: Policy, pool: EnvPool, steps: int) -> list[Line]:
 
 @torch.no_grad()
 def excite(policy: Policy) -> None:
-    """Larger weights, so that actions vary and depend on all that the network has seen."""
-    generator = torch.Generator().manual_seed(1)
+    """Larger weights, so that actions vary and depend on all that the network has seen; smaller where many inputs add up."""
+    generator = torch.Generator().manual_seed(5)
     for parameter in policy.network.parameters():
-        parameter.copy_(torch.randn(parameter.shape, generator=generator) * (parameter.dim() > 1))
+        size = min(1.0, 4.0 / parameter[0].numel() ** 0.5) if parameter.dim() > 1 else 0.0
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * size)
 
 
 @pytest.fixture(scope="module", params=CASES)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Line]]:
     algo, settings = CASES[request.param]
     run = tmp_path_factory.mktemp("stateful") / "run"
-    config = tiny_config(algo, env_id=ENV, output_dir=str(run), algo_kwargs={**settings, "learning_rate": 1e-6})
+    env_id = IMAGES if "images" in request.param else ENV
+    config = tiny_config(algo, env_id=env_id, output_dir=str(run), algo_kwargs={**settings, "learning_rate": 1e-6})
     trainer = start_training(config, command="test")
     excite(trainer.policy)
     trainer.train()
