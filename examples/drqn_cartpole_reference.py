@@ -1,6 +1,6 @@
 """DRQN on CartPole-v1 from Python: train, evaluate, use, export.
 
-python examples/drqn_cartpole_reference.py            the packaged config, a few minutes
+python examples/drqn_cartpole_reference.py            the packaged config to its end
 python examples/drqn_cartpole_reference.py --smoke    a tiny run, a few seconds
 """
 

@@ -1,6 +1,6 @@
 """R2D2 on CartPole-v1 from Python: train, evaluate, use, export.
 
-python examples/r2d2_cartpole_reference.py            the packaged config, a few minutes
+python examples/r2d2_cartpole_reference.py            the packaged config to its end
 python examples/r2d2_cartpole_reference.py --smoke    a tiny run, a few seconds
 """
 

@@ -38,9 +38,9 @@ def run_reference(algorithm: type[ManagedAlgorithm], config: str, description: s
 
     env = WrappedEnv(RegisteredEnv(agent.config.env_id, agent.config.env_kwargs), agent.config.wrappers)()
     obs, _ = env.reset(seed=arguments.seed)
-    state, total, over = None, 0.0, False
+    state, reward, total, over = None, None, 0.0, False
     while not over:
-        action, state = agent.predict(obs, state)
+        action, state = agent.predict(obs, state, reward=reward)
         obs, reward, terminated, truncated, _ = env.step(action)
         total += float(reward)
         over = terminated or truncated

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.experiment.checkpoint import verify_checkpoint
@@ -18,6 +19,7 @@ from rl_training.experiment.run import step_directories
 
 TESTS = Path(__file__).parent
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+torch.set_num_threads(1)  # several tests at a time: threads that wait for each other would take many times as long
 CLI = [sys.executable, "-m", "rl_training"]
 
 ALGORITHMS = sorted(REGISTRY)

@@ -274,10 +274,9 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_said(run: Path, capsys: 
     (run / "checkpoints" / "step-0000000240" / "policy.safetensors").write_bytes(b"")
     capsys.readouterr()
     assert main(["eval", "run", "--episodes", "1"]) == 0
-    warned = capsys.readouterr().err.splitlines()
+    warned = [line for line in capsys.readouterr().err.splitlines() if "falling back" in line]
     assert len(warned) == 1
     assert "step-0000000240" in warned[0]
-    assert "falling back" in warned[0]
 
 
 @pytest.mark.parametrize("episodes", ["0", "-1", "x"])
@@ -321,7 +320,10 @@ def test_plots(arguments: tuple[str, ...], words: tuple[str, ...], run: Path, ca
         ('{"obs": 1}', ("shape ()",)),
         ('{"observation": [1, 2, 3, 4]}', ("needs the key 'obs'",)),
         ('{"obs": [0, 0, 0, 0], "action_mask": [true]}', ("action_mask", "2 times")),
-        ("[0, 0, 0, 0", ("line 1 is not JSON",)),
+        ('{"obs": [0, 0, 0, 0], "action_mask": [[true], [true, false]]}', ("action_mask", "2 times")),
+        ('{"obs": [0, 0, 0, 0], "episode_start": [true, false]}', ("episode_start", "[True, False]")),
+        ('{"obs": [0, 0, 0, 0], "episode_start": "no"}', ("episode_start", "'no'")),
+        ("[0, 0, 0, 0", ("line 1: this is not JSON",)),
         ("observations.jsonl", ("'observations.jsonl'", "neither JSON nor a file")),
     ],
 )
@@ -363,7 +365,7 @@ def test_disk_full(limit: int, settings: list[str], words: tuple[str, ...], caps
         preexec_fn=lambda: limit_file_size(limit),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 2, done.stderr
     assert_one_error(done.stderr, *words)
@@ -382,7 +384,7 @@ def test_disk_full_at_the_start_leaves_nothing_in_the_way() -> None:
         preexec_fn=lambda: limit_file_size(100),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 2, done.stderr
     assert_one_error(done.stderr, "cannot write in the output directory run", "File too large")
@@ -391,11 +393,12 @@ def test_disk_full_at_the_start_leaves_nothing_in_the_way() -> None:
 
 @pytest.fixture
 def busy() -> Iterator[Path]:
-    """A run in which another process is training."""
-    settings = ("--total-timesteps=100000", "--set=checkpoint.interval=50", "--set=eval.interval=0")
+    """A run in which another process is training, and goes on as long as the test does. Its checkpoints are far enough apart
+    that none goes while a slow machine reads it."""
+    settings = ("--total-timesteps=100000000", "--set=checkpoint.interval=1000", "--set=eval.interval=0")
     process = subprocess.Popen([*CLI, *TRAIN, *settings, "--output-dir", "busy"], stdout=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not Path("busy/checkpoints/latest").exists():
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -403,7 +406,7 @@ def busy() -> Iterator[Path]:
         yield Path("busy")
         assert process.poll() is None, "the run that was there first was disturbed"
         process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=30)
+        printed, _ = process.communicate(timeout=300)
         assert process.returncode == 130
         assert "rl-training resume busy" in printed
     finally:

@@ -258,7 +258,9 @@ def test_a_failing_run_is_named_and_the_others_go_on(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_bench_goes_on(number: signal.Signals) -> None:
     """Its runs notice, save and end; the next bench finishes them bit for bit as if nothing had been."""
-    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=3000, checkpoint={"interval": 100})))
+    evaluation = {"interval": 0, "final_episodes": 1, "num_envs": 1}
+    values = tiny_values("dqn", total_timesteps=2000, checkpoint={"interval": 100}, eval=evaluation)
+    Path("tiny.yaml").write_text(yaml.safe_dump(values))
     main(["train", "--config", "tiny.yaml", "--output-dir", "whole", "--quiet"])
     command = [*CLI, *BENCH, "--seeds", "1", "--jobs", "1"]
     bench = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -267,12 +269,12 @@ def test_a_stopped_bench_goes_on(number: signal.Signals) -> None:
         assert bench.poll() is None, bench.communicate()
         time.sleep(0.01)
     os.kill(bench.pid, number)
-    _, told = bench.communicate(timeout=60)
+    _, told = bench.communicate(timeout=300)
     assert ("the same command goes on" in told) == (number == signal.SIGINT)
     assert bench.returncode == (130 if number == signal.SIGINT else -number)
     with locked(Job("tiny.yaml", 0, Path("runs"))):  # once its process has ended
         assert not (run / "evaluation.json").exists(), "the run did not notice that its bench had gone"
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
     assert step_directories(run)
     assert final_fingerprint(run) == final_fingerprint(Path("whole"))
@@ -286,7 +288,7 @@ def test_a_peer_trains_on_our_task_and_races_us() -> None:
     from rl_training.bench.peers import train_peer
     from rl_training.bench.race import run_race
 
-    peer = Peer.model_validate({**PEER, "normalize": True, "num_envs": 2})
+    peer = Peer.model_validate({**PEER, "normalize": True, "num_envs": 2, "steps": 1000})
     job = Job("tiny.yaml", 0, Path("runs"), peer)
     assert not job.is_finished()
     train_peer(job)

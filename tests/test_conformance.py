@@ -42,10 +42,12 @@ class NotingTrainer(Trainer):
         return pool
 
 
-def hand_written_loop(env_id: str, spec: SpaceSpec, seed: int, env_index: int, end: str, actions: list[Any]) -> list[Any]:
+def hand_written_loop(
+    env_id: str, spec: SpaceSpec, seed: int, env_index: int, end: str, actions: list[Any], length: int = LENGTH
+) -> list[Any]:
     """The transitions of one environment under these actions."""
     rows, number = [], 0
-    env = RegisteredEnv(env_id, {"length": LENGTH, "end": end})()
+    env = RegisteredEnv(env_id, {"length": length, "end": end})()
     obs, _ = env.reset(seed=derive_seed(seed, "env", env_index, number))
     for action in actions:
         next_obs, reward, terminated, truncated, _ = env.step(spec.action.to_env(np.asarray(action)[None])[0])
@@ -147,12 +149,57 @@ def test_prioritised_n_step_transitions_are_sums_by_hand(algo: str, num_envs: in
 
 
 def steps_of_sequences(buffer: RecurrentReplayBuffer) -> list[tuple[Any, ...]]:
-    """What a buffer of sequences holds, as transitions; each step bootstraps from the observation after it."""
+    """What a buffer of sequences holds, as transitions from each step to the observation that it bootstraps from."""
     batch = buffer.gather(buffer._slots_of(np.arange(len(buffer))))
     rows = []
     for t, b in torch.nonzero(batch.mask).tolist():
         following = int(batch.bootstrap[t, b])
-        assert following == t + 1
+        assert t < following <= t + buffer.n_step
         scalars = (field[t, b].item() for field in (batch.action, batch.reward))
         rows.append((batch.obs[t, b].tolist(), *scalars, batch.obs[following, b].tolist(), batch.discount[t, b].item()))
     return rows
+
+
+def n_step_transitions(rows: list[Any], n_step: int) -> list[tuple[Any, ...]]:
+    """The transitions of one episode, with up to so many rewards in each."""
+    summed = []
+    for t in range(len(rows)):
+        window = rows[t : t + n_step]
+        reward = sum(GAMMA**k * row[2] for k, row in enumerate(window))
+        discount = GAMMA ** len(window) if window[-1][4] else 0.0
+        summed.append((*rows[t][:2], reward, window[-1][3], discount))
+    return summed
+
+
+@pytest.mark.parametrize(("algo", "n_step"), [("drqn", 1), ("r2d2", 1), ("r2d2", 3)])
+@pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
+@pytest.mark.parametrize("num_envs", [1, 2, 3])
+def test_episodes_longer_than_a_sequence_are_stored_whole(algo: str, n_step: int, num_envs: int, end: str) -> None:
+    """Cut into sequences of 3 steps, episodes of 8 still give every step, with what it earned beyond its sequence."""
+    length, cut = 8, 3
+    sizes = {"gamma": GAMMA, "learning_starts": 30, "buffer_size": 100, "sequence_length": cut}
+    config = tiny_config(
+        algo,
+        **env_of_tests(algo, "Counting"),
+        env_kwargs={"length": length, "end": end},
+        num_envs=num_envs,
+        total_timesteps=66,
+        algo_kwargs={**sizes, **settings_of(algo, {"n_step": n_step})},
+    )
+    trainer = NotingTrainer(config)
+    trainer.train()
+    assert isinstance(trainer.pool, NotingPool)
+    assert isinstance(trainer.learner, OffPolicyLearner)
+    expected = []
+    for i, actions in enumerate(zip(*trainer.pool.taken, strict=True)):
+        rows = hand_written_loop(config.env_id, trainer.pool.spec, config.seed, i, end, list(actions), length)
+        for begin in range(0, len(rows), length):
+            episode = rows[begin : begin + length]
+            open_end = max(0, len(episode) - n_step + 1) // cut * cut  # of the open episode, what is complete
+            whole = length if len(episode) == length else open_end
+            expected += n_step_transitions(episode, n_step)[:whole]
+    assert isinstance(trainer.learner.buffer, RecurrentReplayBuffer)
+    stored = steps_of_sequences(trainer.learner.buffer)
+    assert len(stored) == len(expected) > 40
+    for mine, theirs in zip(sorted(stored), sorted(expected), strict=True):
+        np.testing.assert_allclose(np.hstack(mine), np.hstack(theirs), rtol=1e-6)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import rl_training_test_envs  # noqa: F401 - registers the environments
 from conftest import ON_POLICY, metrics_without_time, tiny_config
+from gymnasium import spaces
 
 from rl_training import PPO, RecurrentPPO
+from rl_training.envs.wrappers import MaskObservation
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import load_config_data, resolve_config
@@ -156,6 +160,40 @@ def test_masked_entries_are_never_seen(workers: str) -> None:
     trainer.close()
 
 
+class Grid(gym.Env[Any, Any]):
+    """Shows all entries of its space at once, and never a zero."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: type[np.generic]) -> None:
+        self.observation_space = spaces.Box(1, 200, shape, dtype)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        shape, dtype = self.observation_space.shape, self.observation_space.dtype
+        assert shape is not None
+        return np.arange(1, math.prod(shape) + 1, dtype=dtype).reshape(shape), {}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (3, 2, 2)])
+@pytest.mark.parametrize("indices", [[], [0, 4]])
+def test_any_entries_of_any_box_can_be_masked(shape: tuple[int, ...], dtype: type[np.generic], indices: list[int]) -> None:
+    env = MaskObservation(Grid(shape, dtype), indices)
+    obs, _ = env.reset()
+    assert obs.shape == shape
+    assert obs.dtype == dtype
+    assert obs.reshape(-1).tolist() == [0 if index in indices else index + 1 for index in range(math.prod(shape))]
+    assert env.observation_space.contains(obs)
+
+
+def test_a_masked_index_counts_the_entries_of_a_flat_observation() -> None:
+    with pytest.raises(ConfigError, match=r"from 0 to 5, not \[6, -1\]"):
+        MaskObservation(Grid((2, 3), np.float32), [2, 6, -1])
+    blackjack = gym.make("Blackjack-v1")
+    with pytest.raises(ConfigError, match="works on a Box; this environment has Tuple"):
+        MaskObservation(blackjack, [0])
+
+
 def test_scaled_entries_are_multiples() -> None:
     plain, scaled = masked([]), masked([{"name": "scale_observation", "factors": [2.0, 1.0, 20.0, 0.5]}])
     for trainer in (plain, scaled):
@@ -166,8 +204,6 @@ def test_scaled_entries_are_multiples() -> None:
 
 
 def test_wrappers_go_around_a_given_environment_too() -> None:
-    import gymnasium as gym
-
     agent = PPO(lambda: gym.make("Pendulum-v1"), wrappers=[{"name": "mask_observation", "indices": [2]}], n_steps=8)
     trainer = agent._get_trainer()
     trainer.pool.reset()

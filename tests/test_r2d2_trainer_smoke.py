@@ -11,6 +11,7 @@ from conftest import tiny_config
 from recurrent_runs import check_run, check_stored_states
 
 from rl_training.data import PrioritizedRecurrentReplayBuffer
+from rl_training.errors import ConfigError
 from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.learner import OffPolicyLearner
@@ -54,6 +55,14 @@ def test_priorities_of_the_updates_reach_the_replay() -> None:
     assert buffer._priorities is not None
     leaves = buffer._priorities.state_dict(10**6)["priorities"]
     assert len(np.unique(leaves[leaves > 0])) > 3
+
+
+@pytest.mark.parametrize("algo", ["drqn", "r2d2"])
+def test_the_smallest_replay_gives_a_batch_and_a_smaller_one_is_refused(algo: str) -> None:
+    sizes = {"sequence_length": 6, "batch_size": 8}
+    with pytest.raises(ConfigError, match=r"buffer_size \(59\).* 60$"):
+        Trainer(tiny_config(algo, num_envs=2, algo_kwargs={**sizes, "buffer_size": 59}))
+    assert Trainer(tiny_config(algo, num_envs=2, algo_kwargs={**sizes, "buffer_size": 60})).train().updates > 0
 
 
 def test_images_with_every_frame_stored_once() -> None:
@@ -105,7 +114,8 @@ def share_right(algo: str, steps: int, **algo_kwargs: Any) -> float:
 
 
 def test_only_memory_solves_a_memory_task() -> None:
-    """An episode is longer than a sequence, so that the cue must come through the stored state."""
+    """The cue is the first of an episode's 6 steps, and the answer the last: one sequence holds both, so that gradients reach
+    from one to the other. Stored states are tested by themselves."""
     recurrent: dict[str, Any] = {"lstm_size": 16, "lstm_layers": 1, "sequence_length": 6}
     assert share_right("r2d2", 4000, n_step=3, **recurrent) > 0.95
     assert share_right("drqn", 4000, **recurrent) > 0.95

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -37,6 +40,18 @@ def test_it_is_an_environment_of_gymnasiums() -> None:
     first = [RecallEnv().reset(seed=seed)[0][0] for seed in range(20)]
     assert first == [RecallEnv().reset(seed=seed)[0][0] for seed in range(20)]
     assert np.unique(first).tolist() == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["gym.make('rl_training.envs:rl_training/Recall-v0', k=7)",
+     "import rl_training.envs; gym.make('rl_training/Recall-v0', k=7)",
+     "gym.make('rl_training.envs:rl_training/Recall-v0'); gym.make('rl_training.envs:rl_training/Recall-v0')"],
+)  # fmt: skip
+def test_it_is_there_for_code_that_is_not_ours_without_torch_and_without_a_warning(code: str) -> None:
+    whole = f"import sys; import gymnasium as gym; {code}; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", whole], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("k", [0, 1.5, "3"])

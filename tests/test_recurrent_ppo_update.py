@@ -81,7 +81,7 @@ def test_padding_follows_the_end_of_a_sequence() -> None:
 def test_the_ratio_is_exactly_1_before_the_first_step(
     spec: SpaceSpec, layers: int, longest: int | None, minibatches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = {"lstm_size": 32, "lstm_layers": layers, "n_minibatches": minibatches}
+    sizes = {"lstm_size": 32, "lstm_layers": layers, "n_minibatches": minibatches, "n_epochs": 1}
     algorithm = make_ppo(spec, **sizes, sequence_length=longest, shared_lstm=layers == 2)
     strengthen(algorithm.policy.network.actor)  # type: ignore[arg-type]
     rollout = act_and_store(algorithm.policy, steps=11, num_envs=4)

@@ -25,10 +25,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "r2d2": ("r2d2", {"burn_in": 2, "overlap": 2, "dueling": True}),
     "r2d2 with previous inputs": ("r2d2", {"previous_inputs": True}),
     "r2d2 with clipped inputs": ("r2d2", {"previous_inputs": True, "clip_reward": 0.25}),
+    "r2d2 on images": ("r2d2", {"previous_inputs": True, "frame_stack": 3, "cnn_layers": [[4, 8, 4], [4, 3, 2]]}),
     "recurrent_ppo": ("recurrent_ppo", {}),
 }
 #: CartPole's rewards are all alike; here they tell something, and actions begin at 5
 ENV = "rl_training_test_envs:OffsetActions-v0"
+IMAGES = "rl_training_test_envs:ImageWalk-v0"
 
 
 class Line:
@@ -59,17 +61,19 @@ def act_as_in_training(policy: Policy, pool: EnvPool, steps: int) -> list[Line]:
 
 @torch.no_grad()
 def excite(policy: Policy) -> None:
-    """Larger weights, so that actions vary and depend on all that the network has seen."""
-    generator = torch.Generator().manual_seed(1)
+    """Larger weights, so that actions vary and depend on all that the network has seen; smaller where many inputs add up."""
+    generator = torch.Generator().manual_seed(5)
     for parameter in policy.network.parameters():
-        parameter.copy_(torch.randn(parameter.shape, generator=generator) * (parameter.dim() > 1))
+        size = min(1.0, 4.0 / parameter[0].numel() ** 0.5) if parameter.dim() > 1 else 0.0
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * size)
 
 
 @pytest.fixture(scope="module", params=CASES)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Line]]:
     algo, settings = CASES[request.param]
     run = tmp_path_factory.mktemp("stateful") / "run"
-    config = tiny_config(algo, env_id=ENV, output_dir=str(run), algo_kwargs={**settings, "learning_rate": 1e-6})
+    env_id = IMAGES if "images" in request.param else ENV
+    config = tiny_config(algo, env_id=env_id, output_dir=str(run), algo_kwargs={**settings, "learning_rate": 1e-6})
     trainer = start_training(config, command="test")
     excite(trainer.policy)
     trainer.train()
@@ -90,7 +94,7 @@ def test_predict_in_python(trained: tuple[Path, list[Line]]) -> None:
     run, lines = trained
     agent, state = load_agent(run), None
     for line in lines:
-        action, state = agent.predict(line.obs, state, episode_start=line.start, reward=line.reward or 0.0)
+        action, state = agent.predict(line.obs, state, episode_start=line.start, reward=line.reward)
         assert action == line.action
 
 
@@ -100,8 +104,8 @@ def test_predict_from_the_command_line(
     run, lines = trained
     texts = []
     for line in lines:
-        fields: dict[str, Any] = {"obs": line.obs.tolist(), "reward": line.reward or 0.0}
-        texts.append(json.dumps({**fields, "episode_start": True} if line.start else fields))
+        more = {"episode_start": True} if line.start else {"reward": line.reward}
+        texts.append(json.dumps({"obs": line.obs.tolist(), **more}))
     (tmp_path / "lines.jsonl").write_text("\n".join(texts))
     assert main(["predict", str(run), "--obs", str(tmp_path / "lines.jsonl")]) == 0
     assert [json.loads(text) for text in capsys.readouterr().out.splitlines()] == [line.action for line in lines]
@@ -138,6 +142,42 @@ def test_a_policy_that_remembers_rewards_must_be_told_them(trained: tuple[Path, 
                 agent.predict(lines[1].obs, state, reward=reward)
     else:
         agent.predict(lines[1].obs, state)
+
+
+def test_only_rows_that_go_on_need_a_reward(trained: tuple[Path, list[Line]]) -> None:
+    run, lines = trained
+    agent = load_agent(run)
+    if not agent.policy.takes_reward:
+        pytest.skip("takes no rewards")
+    obs = np.stack([line.obs for line in lines[:2]])
+    starts, rewards = [True, False], [None, 0.5]
+    _, state = agent.predict(obs)
+    _, found = agent.predict(obs, state, episode_start=starts, reward=rewards)
+    _, expected = agent.predict(obs, state, episode_start=starts, reward=[0.0, 0.5])
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    with pytest.raises(ObservationError, match="remembers rewards"):
+        agent.predict(obs, state, episode_start=starts, reward=[0.5, None])
+
+
+def test_a_state_of_another_number_of_rows_is_refused(
+    trained: tuple[Path, list[Line]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, lines = trained
+    agent = load_agent(run)
+    obs = np.stack([line.obs for line in lines[:5]])
+    _, state = agent.predict(obs[:2])
+    with pytest.raises(ObservationError, match="state has 2 rows, but there are 3 observations"):
+        agent.predict(obs[2:], state, reward=0.0)
+    anew, _ = agent.predict(obs[2:], state, episode_start=True)
+    assert anew.tolist() == agent.predict(obs[2:])[0].tolist()
+    texts = [json.dumps(obs[:2].tolist()), json.dumps({"obs": obs[2:].tolist(), "reward": 0.0})]
+    (tmp_path / "lines.jsonl").write_text("\n".join(texts))
+    assert main(["predict", str(run), "--obs", str(tmp_path / "lines.jsonl")]) == 2
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 2
+    assert shown.err.startswith("error: line 2: the state has 2 rows, but there are 3 observations")
+    assert len(shown.err.splitlines()) == 1
 
 
 def test_a_line_with_an_unknown_key_is_refused(trained: tuple[Path, list[Line]], capsys: pytest.CaptureFixture[str]) -> None:

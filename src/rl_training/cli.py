@@ -297,23 +297,30 @@ def _predict(arguments: argparse.Namespace) -> int:
     state = None
     for number, text in _observations(arguments.obs):
         try:
-            line = json.loads(text)
-            fields = line if isinstance(line, dict) else {"obs": line}
-            if "obs" not in fields:
-                raise ObservationError(f"an object needs the key 'obs', not only {', '.join(fields) or 'nothing'}")
-            unknown = [key for key in fields if key not in PREDICT_KEYS]
-            if unknown:
-                raise ObservationError(f"unknown key '{unknown[0]}'{did_you_mean(unknown[0], PREDICT_KEYS)}")
+            fields = _predict_fields(text)
             options: dict[str, Any] = {key: value for key, value in fields.items() if key != "obs"}
             action, state = agent.predict(fields["obs"], state, **options)
-        except ValueError as error:
-            raise ObservationError(f"line {number} is not JSON: {error}") from error
         except ObservationError as error:
             raise ObservationError(f"line {number}: {error}") from error
         is_batch = action.ndim > len(agent.policy.spec.action.raw_shape)
         for one in action if is_batch else [action]:
             print(json.dumps(one.tolist()), flush=True)
     return 0
+
+
+def _predict_fields(text: str) -> dict[str, Any]:
+    """What a line says: an object with "obs" and perhaps more, or the observation alone."""
+    try:
+        line = json.loads(text)
+    except ValueError as error:
+        raise ObservationError(f"this is not JSON: {error}") from error
+    fields = line if isinstance(line, dict) else {"obs": line}
+    if "obs" not in fields:
+        raise ObservationError(f"an object needs the key 'obs', not only {', '.join(fields) or 'nothing'}")
+    unknown = [key for key in fields if key not in PREDICT_KEYS]
+    if unknown:
+        raise ObservationError(f"unknown key '{unknown[0]}'{did_you_mean(unknown[0], PREDICT_KEYS)}")
+    return fields
 
 
 def _observations(source: str | None) -> Iterator[tuple[int, str]]:

@@ -16,7 +16,7 @@ from rl_training.algorithms.recurrent_value import (
     RecurrentValueConfig,
     network_options,
 )
-from rl_training.data import PrioritizedRecurrentReplayBuffer
+from rl_training.data import PrioritizedRecurrentReplayBuffer, cutting_problem
 from rl_training.models import LSTMQNetwork
 from rl_training.models.cnn.nature import NATURE_LAYERS
 from rl_training.rng import RandomStreams
@@ -50,14 +50,9 @@ class R2D2Config(RecurrentValueConfig):
 
     @model_validator(mode="after")
     def _sequences_go_on(self) -> R2D2Config:
-        stride = self.sequence_length - self.overlap
-        if stride < 1:
-            raise ValueError(f"overlap ({self.overlap}) must be below sequence_length ({self.sequence_length})")
-        if self.burn_in > stride:
-            raise ValueError(
-                f"burn_in ({self.burn_in}) must be at most sequence_length - overlap ({stride}), so that every sequence but "
-                "the first of an episode has all of it before it"
-            )
+        problem = cutting_problem(self.sequence_length, self.overlap, self.burn_in)
+        if problem:
+            raise ValueError(problem)
         return self
 
 

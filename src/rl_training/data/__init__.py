@@ -5,7 +5,12 @@ from rl_training.data.frame_replay_buffer import FrameReplayBuffer
 from rl_training.data.n_step import NStepAccumulator, StepRecorder
 from rl_training.data.prioritized_recurrent_replay_buffer import PrioritizedRecurrentReplayBuffer
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
-from rl_training.data.recurrent_replay_buffer import RecurrentRecorder, RecurrentReplayBuffer, RecurrentStep
+from rl_training.data.recurrent_replay_buffer import (
+    RecurrentRecorder,
+    RecurrentReplayBuffer,
+    RecurrentStep,
+    cutting_problem,
+)
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import Rollout, RolloutBuffer
 from rl_training.data.sequences import PaddedSequences, Sequences
@@ -24,5 +29,6 @@ __all__ = [
     "RolloutBuffer",
     "Sequences",
     "StepRecorder",
+    "cutting_problem",
     "random_shift",
 ]

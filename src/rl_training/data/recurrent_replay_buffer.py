@@ -55,6 +55,19 @@ class RecurrentRecorder:
         self._start, self._state = np.array(state["start"]), tuple(np.array(array) for array in state["state"])
 
 
+def cutting_problem(sequence_length: int, overlap: int, burn_in: int) -> str | None:
+    """Why episodes cannot be cut into such sequences, if they cannot."""
+    stride = sequence_length - overlap
+    if not 0 <= overlap < sequence_length:
+        return f"overlap ({overlap}) must be below sequence_length ({sequence_length})"
+    if not 0 <= burn_in <= stride:
+        return (
+            f"burn_in ({burn_in}) must be at most sequence_length - overlap ({stride}), so that every sequence but the first "
+            "of an episode has all of it before it"
+        )
+    return None
+
+
 class RecurrentReplayBuffer(EpisodeRings):
     """Sequences of ``sequence_length`` steps from about the newest ``capacity`` steps, an equal share for each environment.
 
@@ -85,17 +98,10 @@ class RecurrentReplayBuffer(EpisodeRings):
         device: torch.device | str = "cpu",
         alpha: float | None = None,
     ) -> None:
+        problem = cutting_problem(sequence_length, overlap, burn_in)
+        if problem:
+            raise ConfigError(problem)
         self._stride = sequence_length - overlap
-        if not 0 <= overlap < sequence_length or not 0 <= burn_in <= self._stride:
-            raise ConfigError(
-                f"overlap ({overlap}) must be below sequence_length ({sequence_length}), and burn_in ({burn_in}) at most "
-                f"their difference ({self._stride})"
-            )
-        if capacity < num_envs * sequence_length:
-            raise ConfigError(
-                f"algo_kwargs.buffer_size is {capacity}, but must hold a sequence for each environment: at least "
-                f"{num_envs * sequence_length}"
-            )
         self.capacity, self.sequence_length, self.burn_in = capacity, sequence_length, burn_in
         self._previous_actions = previous_actions
         share = equal_shares(capacity, num_envs)[0]

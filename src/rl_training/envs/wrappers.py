@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,17 +40,22 @@ def _vector_space(env: Env, wrapper: str) -> spaces.Box:
 
 
 class MaskObservation(gym.ObservationWrapper[Any, Any, Any]):
-    """Sets some entries of a Box observation to zero, so that the agent cannot see them: velocities, for instance."""
+    """Sets some entries of a Box observation to zero, so that the agent cannot see them: velocities, for instance.
+
+    Indices count the entries of the flattened observation, so that any Box will do.
+    """
 
     def __init__(self, env: Env, indices: Sequence[int]) -> None:
         super().__init__(env)
-        space = _vector_space(env, "mask_observation")
-        size = space.shape[0]
+        space = env.observation_space
+        if not isinstance(space, spaces.Box):
+            raise ConfigError(f"mask_observation works on a Box; this environment has {space}")
+        size = math.prod(space.shape)
         wrong = [index for index in indices if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < size]
         if wrong:
             raise ConfigError(f"mask_observation: indices must be whole numbers from 0 to {size - 1}, not {wrong}")
         self._seen = np.ones(space.shape, space.dtype)
-        self._seen[list(indices)] = 0
+        self._seen.reshape(-1)[list(indices)] = 0
         low, high = (np.where(self._seen, bound, 0) for bound in (space.low, space.high))
         self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
 

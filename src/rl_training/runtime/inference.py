@@ -65,32 +65,56 @@ def predict(
     """Actions in the environment's own terms, for one observation or a batch of them, and the state to hand in next.
 
     ``reward`` is what the action before earned; policies that remember it must be told. ``episode_start`` says which
-    observations begin an episode: their rows of the state are set back first. ``action_mask`` says which of the discrete
-    actions are allowed.
+    observations begin an episode: their rows of the state are set back first, and no reward is before them.
+    ``action_mask`` says which of the discrete actions are allowed.
     """
     batch, single = _as_batch(obs, policy.spec)
-    carry = policy.initial_carry(len(batch)) if state is None else _with_reward(policy, state, reward, len(batch))
-    if episode_start is not None:
-        carry = policy.reset_carry(carry, np.broadcast_to(np.asarray(episode_start, np.bool_), (len(batch),)))
+    start = _as_starts(episode_start, len(batch))
+    if state is None or start.all():
+        carry = policy.initial_carry(len(batch))
+    else:
+        _require_rows(state, len(batch))
+        carry = policy.reset_carry(_with_reward(policy, state, reward, start), start)
     encoded, mask = policy.spec.observation.encode(batch), _as_mask(action_mask, len(batch), policy.spec)
     output = policy.act(encoded, carry, rng=rng, env_steps=env_steps, action_mask=mask)
     actions = policy.spec.action.to_env(output.action)
     return (actions[0] if single else actions), output.carry
 
 
-def _with_reward(policy: Policy, state: Carry, reward: Any, rows: int) -> Carry:
+def _as_starts(episode_start: Any, rows: int) -> NDArray[np.bool_]:
+    try:
+        starts = np.asarray(False if episode_start is None else episode_start)
+        if starts.dtype.kind not in "biuf":
+            raise ValueError("neither true nor false")
+        return np.broadcast_to(starts.astype(np.bool_), (rows,))
+    except ValueError as error:
+        raise ObservationError(
+            f"episode_start must be true or false, or {rows} of them, one for each observation, not {episode_start!r}"
+        ) from error
+
+
+def _require_rows(state: Carry, rows: int) -> None:
+    for array in state:
+        if len(array) != rows:
+            raise ObservationError(
+                f"the state has {len(array)} rows, but there are {rows} observations: keep their number, or let all of them "
+                "begin anew with episode_start"
+            )
+
+
+def _with_reward(policy: Policy, state: Carry, reward: Any, start: NDArray[np.bool_]) -> Carry:
     if not policy.takes_reward:
         return state
     try:
-        rewards = np.broadcast_to(np.asarray(reward, np.float32), (rows,))
+        rewards = np.broadcast_to(np.asarray(reward, np.float32), start.shape)
     except (TypeError, ValueError):
-        rewards = np.full(rows, np.nan)
-    if reward is None or not np.isfinite(rewards).all():
+        rewards = np.full(start.shape, np.nan, np.float32)
+    if not (np.isfinite(rewards) | start).all():
         raise ObservationError(
-            f"this policy remembers rewards: give the reward of the action before with each observation but the first, as a "
-            f"number or one for each row, not {reward!r}"
+            f"this policy remembers rewards: give the reward of the action before with each observation that does not begin "
+            f"an episode, as a number or one for each row, not {reward!r}"
         )
-    return policy.note_reward(state, rewards)
+    return policy.note_reward(state, np.where(start, np.float32(0.0), rewards))
 
 
 def _as_mask(action_mask: Any, rows: int, spec: SpaceSpec) -> NDArray[np.bool_] | None:
@@ -98,7 +122,10 @@ def _as_mask(action_mask: Any, rows: int, spec: SpaceSpec) -> NDArray[np.bool_] 
         return None
     if spec.action.kind != "discrete":
         raise ObservationError("an action_mask needs discrete actions, and this policy's are continuous")
-    mask = np.asarray(action_mask)
+    try:
+        mask = np.asarray(action_mask)
+    except ValueError:  # rows of different lengths
+        mask = np.empty(0)
     if mask.shape not in ((spec.action.count,), (rows, spec.action.count)) or mask.dtype.kind not in "biu":
         raise ObservationError(f"the action_mask must be {spec.action.count} times true or false, not {action_mask!r}")
     allowed = np.broadcast_to(mask.astype(np.bool_), (rows, spec.action.count))
