@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow check format learn learn-peers bench bench-quick clean
+.PHONY: help setup train test test-slow test-dmc check format learn learn-peers bench bench-quick clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -25,6 +25,15 @@ test: $(READY)  ## run the fast tests
 
 test-slow: $(READY)  ## run the tests that take long
 	$(BIN)/python -m pytest -n 2 -m slow
+
+DMC := .venv-dmc
+$(DMC)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DMC)
+	$(DMC)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dmc]' pytest
+	touch $@
+
+test-dmc: $(DMC)/.ready  ## run the tests of DeepMind Control, in an environment of its own
+	MUJOCO_GL=egl $(DMC)/bin/python -m pytest tests/test_dm_control.py
 
 check: $(READY)  ## lint, format, types, layers
 	$(BIN)/ruff check .
@@ -55,4 +64,4 @@ bench-quick: $(BENCH_READY)  ## a part of it, in below five minutes, only printe
 	$(BIN)/python benchmarks/speed.py --quick
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DMC) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -24,6 +24,11 @@ class Series:
 
     rounds: list[Measurement] = field(default_factory=list)
     absent: str | None = None
+    threads: int = 1
+
+    def rates(self, name: str) -> list[float]:
+        """Those that ratios are of: CPU seconds would count what several threads save as lost."""
+        return self.cpu_rates(name) if self.threads == 1 else self.wall_rates(name)
 
     def cpu_rates(self, name: str) -> list[float]:
         return [measurement.rates[name].per_cpu_second for measurement in self.rounds]
@@ -44,7 +49,7 @@ class Ratio:
         """None if one of the two was not measured."""
         if one.absent or other.absent or not one.rounds or not other.rounds:
             return None
-        return cls([a / b for a, b in zip(one.cpu_rates(rate), other.cpu_rates(rate), strict=True)])
+        return cls([a / b for a, b in zip(one.rates(rate), other.rates(rate), strict=True)])
 
     @property
     def median(self) -> float:
@@ -96,7 +101,8 @@ def _comparison(ours: Series, label: str, other: Series, rate: str, bar: float |
     if ratio is None:
         return (our_text, label, other_text, "-", bar_text, "", "-")
     wall = ", ".join(_rate(median(series.wall_rates(rate))) for series in (ours, other))
-    return (our_text, label, other_text, str(ratio), bar_text, verdict(ratio.median, bar), wall)
+    of_wall = " wall" if ours.threads > 1 else ""
+    return (our_text, label, other_text, f"{ratio}{of_wall}", bar_text, verdict(ratio.median, bar), wall)
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -108,14 +114,18 @@ def _rate(value: float) -> str:
 
 
 def outcomes(results: Results) -> list[str]:
-    """A sentence for each share that a workload of ours measured beside its rates."""
+    """A sentence for each share that a workload of ours measured beside its rates: of CPU time, or of the wall's if it has
+    several threads."""
     sentences = []
     for workload_name, series in results.items():
-        rounds = series[OURS].rounds if OURS in series else []
+        workload, rounds = WORKLOADS[workload_name], series[OURS].rounds if OURS in series else []
         for name in rounds[0].outcome if rounds else ():
             if name.endswith("share"):
-                share = median(measurement.outcome[name] for measurement in rounds)
-                sentences.append(f"{workload_name}: {name} {share:.1%} of the time.")
+                of_wall = f"{name} of the wall"
+                key = of_wall if workload.threads > 1 and of_wall in rounds[0].outcome else name
+                share, most = median(measurement.outcome[key] for measurement in rounds), workload.share_bars.get(name)
+                judged = "" if most is None else f" (at most {most:.0%}: {'reached' if share <= most else 'MISSED'})"
+                sentences.append(f"{workload_name}: {name} {share:.1%} of the time{judged}.")
     return sentences
 
 

@@ -6,7 +6,7 @@
 
 Each measurement is a fresh process on one core with one thread, or as many as the workload says. The candidates take turns,
 so that a slow minute of the machine hits all of them. Ratios are of rates per CPU second: other programs on the machine then
-count for little.
+count for little. With several threads they are of rates on the wall.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ def main() -> int:
 
 def measure(workload_name: str, rounds: int, core: int | None) -> dict[str, Series]:
     """All candidates of a workload in turns. One that fails is not asked again."""
-    candidates = WORKLOADS[workload_name].candidates
+    workload = WORKLOADS[workload_name]
     results = {
-        name: Series(absent=None if candidate.is_installed else "not installed") for name, candidate in candidates.items()
+        name: Series(absent=None if candidate.is_installed else "not installed", threads=workload.threads)
+        for name, candidate in workload.candidates.items()
     }
     for seed in range(rounds):
         for name, series in results.items():
@@ -128,7 +129,7 @@ def load_measurements(path: Path) -> dict[str, Any]:
 def report(known: Mapping[str, Any], page: Path | None) -> str:
     """The table, what it was measured with, and what is wrong with it; onto the page, if there is one."""
     known = in_order(known)
-    results = {name: _series(fields["candidates"]) for name, fields in known.items()}
+    results = {name: _series(fields["candidates"], WORKLOADS[name].threads) for name, fields in known.items()}
     parts = [table(results), "\n".join(f"- {name}: {WORKLOADS[name].title}" for name in results)]
     if times := compile_times(results):
         parts.append("Compiling took, apart from the rates: " + "; ".join(times) + ".")
@@ -160,9 +161,9 @@ def _not_measured(known: Mapping[str, Any]) -> list[str]:
     return missing
 
 
-def _series(candidates: Mapping[str, Any]) -> dict[str, Series]:
+def _series(candidates: Mapping[str, Any], threads: int) -> dict[str, Series]:
     return {
-        name: Series([_measurement(fields) for fields in series["rounds"]], series["absent"])
+        name: Series([_measurement(fields) for fields in series["rounds"]], series["absent"], threads)
         for name, series in candidates.items()
     }
 

@@ -1,6 +1,6 @@
 """DrQ on Pendulum-v1 from pixels, from Python: train, evaluate, use, export.
 
-python examples/drq_pendulum_reference.py            the packaged config, about ten minutes of one core
+python examples/drq_pendulum_reference.py            the packaged config
 python examples/drq_pendulum_reference.py --smoke    a tiny run, a few seconds
 """
 

@@ -131,6 +131,18 @@ class OffsetActionsEnv(RandomWalkEnv):
         return super().step(int(action) - 5)
 
 
+class UnevenActionsEnv(RandomWalkEnv):
+    """Two numbers, each in bounds of its own around which 0 is not the middle; both walk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.Box(np.array([-3.0, 0.5], np.float32), np.array([0.2, 10.0], np.float32))
+
+    def step(self, action: Any) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), f"{action} is not in {self.action_space}"
+        return super().step(round(float(action.sum())))
+
+
 class SignEnv(gym.Env[Obs, Any]):
     """Shows a sign (+-1) and ends after one action: reward 1 for the one that fits, else -1."""
 
@@ -291,6 +303,7 @@ for _name in (
     "LeftoverEnv",
     "FaultyEnv",
     "OffsetActionsEnv",
+    "UnevenActionsEnv",
     "OddSpacesEnv",
     "MaskedEnv",
     "ImageWalkEnv",

@@ -79,7 +79,10 @@ def test_verdicts(rule: dict[str, Any], returns: list[float], verdict: str) -> N
 def test_a_seed_must_have_begun_where_the_entry_says() -> None:
     entry = Reference.model_validate({"seeds": 2, "threshold": -300, "passing": 1, "begins_below": -1000, "source": "x"})
     assert entry.verdict([-200, -400], [-1200, -1100]) == "pass: 1 of 2"
-    assert entry.verdict([-200, -400], [-1200, -900]) == "FALLS SHORT: began at -900"
+    assert entry.verdict([-200, -400], [-1200, -900]) == "pass: 1 of 2"  # the seed that passes began low
+    assert entry.verdict([-200, -400], [-1000, -1200]) == "FALLS SHORT: 0 of 2"  # it did not
+    assert entry.verdict([-200, -200], [-900, -1200]) == "pass: 1 of 2"
+    assert entry.verdict([-200, -200], [None, None]) == entry.verdict([-200, -200]) == "FALLS SHORT: 0 of 2"
     assert entry.bar == "-300 from below -1000 (1 of 2)"
 
 
@@ -100,6 +103,7 @@ def test_an_entry_can_be_another_config_with_changes() -> None:
         ({"seeds": 2, "threshold": 3, "source": "x"}, "either threshold with passing"),
         ({**REFERENCE, "below": 3}, "either threshold with passing"),
         ({**REFERENCE, "passing": 3}, "more than seeds"),
+        ({"seeds": 2, "below": 3, "begins_below": 1, "source": "x"}, "begins_below is about the seeds that pass"),
         ({**REFERENCE, "treshold": 3}, "treshold"),
         ({**REFERENCE, "seeds": 0}, "seeds"),
         (None, "tiny"),

@@ -17,6 +17,7 @@ from rl_training.data import random_shift
 from rl_training.data.augmentation import shift_by_gather
 from rl_training.errors import SpaceError
 from rl_training.models import CNNDrQModel, NatureCNN
+from rl_training.models.continuous import TwinCritic
 from rl_training.rng import RandomStreams
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
 
@@ -198,7 +199,7 @@ def test_the_papers_convolutions_are_one_set_that_the_actor_looks_through() -> N
     algorithm, batch = make_drq(encoder="paper"), make_batch()
     network = algorithm.policy.network
     assert network.shared_encoder
-    assert not [name for name, _ in network.actor.named_parameters() if "conv" in name or name == "layers.0.weight"]
+    assert all(parameter.dim() < 4 for parameter in network.actor.parameters())  # no convolutions of its own
     before = network(batch.obs)
     with torch.no_grad():
         for parameter in network.critic.encoder.parameters():  # type: ignore[union-attr]
@@ -258,6 +259,75 @@ def test_an_update_counts_reports_and_moves_what_it_should(mode: str) -> None:
     assert torch.equal(algorithm.alpha, alpha) != algorithm.config.learn_alpha
     algorithm.update(batch)
     assert algorithm.updates == 2
+
+
+@pytest.mark.parametrize("learn_alpha", [False, True])
+@pytest.mark.parametrize("loss_shifts", [1, 2])
+@pytest.mark.parametrize("target_shifts", [1, 2])
+@pytest.mark.parametrize("encoder", ["nature", "paper"])
+def test_an_update_follows_the_paper_step_by_step(
+    encoder: str, target_shifts: int, loss_shifts: int, learn_alpha: bool
+) -> None:
+    """A naive twin, one view at a time and with torch's own Adam, in the order critic, actor, temperature, target."""
+    shifts = {"target_shifts": target_shifts, "loss_shifts": loss_shifts}
+    algorithm = make_drq(
+        encoder=encoder, **shifts, learn_alpha=learn_alpha, learning_rate=1e-2, adam_eps=1e-4, tau=0.1, alpha=0.3
+    )
+    batch, paper, streams = make_batch(), encoder == "paper", RandomStreams(0)
+    network, target = copy.deepcopy(algorithm.policy.network), copy.deepcopy(algorithm.target)
+    actor, critic, rows = network.actor, network.critic, len(batch.reward)
+    log_alpha = torch.tensor(np.log(0.3), dtype=torch.float32, requires_grad=True)
+    critic_adam, actor_adam, alpha_adam = (
+        torch.optim.Adam(parameters, lr=1e-2, eps=1e-4)
+        for parameters in (critic.parameters(), actor.parameters(), [log_alpha])
+    )
+
+    def views(images: Tensor, copies: int) -> tuple[Tensor, ...]:
+        shifted = random_shift(images, algorithm.config.shift_pad, streams["augment"], copies).float() / 255.0
+        return torch.split(shifted if paper else shifted - 0.5, rows)
+
+    def draw(view: Tensor) -> tuple[Tensor, Tensor]:
+        mean, raw = actor(critic.encode(view) if paper else view).chunk(2, dim=1)
+        log_std = 6.0 * torch.tanh(raw) - 4.0 if paper else raw
+        u = mean + log_std.exp() * torch.from_numpy(streams["noise"].standard_normal((rows, 1), np.float32))
+        density = torch.distributions.Normal(mean, log_std.exp()).log_prob(u)  # type: ignore[no-untyped-call]
+        return torch.tanh(u), (density - torch.log(1.0 - torch.tanh(u).square())).squeeze(1)
+
+    def smaller(judge: TwinCritic, view: Tensor, action: Tensor) -> Tensor:
+        return judge.values(judge.encode(view), action).min(dim=0).values
+
+    def descend(adam: torch.optim.Adam, loss: Tensor) -> None:
+        adam.zero_grad()
+        torch.autograd.backward(loss)
+        adam.step()
+
+    for _ in range(2):
+        alpha = log_alpha.detach().exp()
+        obs, next_obs = views(batch.obs, loss_shifts), views(batch.next_obs, target_shifts)
+        y = torch.zeros(rows)
+        with torch.no_grad():
+            for view in next_obs:
+                action, log_prob = draw(view)
+                y += batch.reward + batch.discount * (smaller(target, view, action) - alpha * log_prob)
+        y /= target_shifts
+        loss = torch.zeros(())
+        for view in obs:
+            for q in critic.values(critic.encode(view), batch.action):
+                loss = loss + (q - y).square().mean() / loss_shifts
+        descend(critic_adam, loss)
+        action, log_prob = draw(obs[0])  # the critic, its encoder too, is that of after its step
+        descend(actor_adam, (alpha * log_prob - smaller(critic, obs[0], action)).mean())
+        if learn_alpha:
+            descend(alpha_adam, (log_alpha.exp() * (-log_prob.detach() + 1.0)).mean())
+        with torch.no_grad():
+            for mine, online in zip(target.parameters(), critic.parameters(), strict=True):
+                mine.lerp_(online, 0.1)
+        algorithm.update(batch)
+    for name, value in algorithm.policy.network.state_dict().items():
+        torch.testing.assert_close(value, network.state_dict()[name], rtol=1e-3, atol=3e-5, msg=name)
+    torch.testing.assert_close(algorithm.alpha, log_alpha.detach().exp())
+    for mine, theirs in zip(algorithm.target.parameters(), target.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=3e-5)
 
 
 def test_alpha_is_fixed_by_the_config_unless_learned() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import ALGORITHMS, tiny_config
 
+from rl_training.errors import ConfigError
+from rl_training.experiment.registry import get_algorithm
 from rl_training.rng import RandomStreams, derive_seed
 from rl_training.runtime.cadence import Due
 from rl_training.runtime.trainer import Trainer
@@ -82,6 +85,17 @@ def test_continuous_actions_are_scaled_and_clipped() -> None:
     spec = ActionSpec("continuous", low=(-2.0, 0.0), high=(2.0, 10.0), raw_shape=(2,))
     scaled = spec.to_env(np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 5.0]], np.float32))
     assert scaled.tolist() == [[-2.0, 0.0], [0.0, 5.0], [2.0, 10.0]]
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_training_entry_takes_its_own_algorithms_only(algo: str, tmp_path: Path) -> None:
+    config, right = tiny_config(algo, output_dir=str(tmp_path / "run")), get_algorithm(algo).load_trainer()
+    others = {get_algorithm(other).load_trainer() for other in ALGORITHMS} - {right}
+    assert len(others) == 7
+    for train in others:
+        with pytest.raises(ConfigError, match=rf"{train.__name__} does not train {algo}; use {right.__name__}"):
+            train(config)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_multi_discrete_observations_are_blocks_of_one_hot() -> None:

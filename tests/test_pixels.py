@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cv2
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -46,9 +47,38 @@ def test_a_stack_begins_with_its_first_picture_repeated_and_then_moves_on() -> N
 def test_pendulum_is_drawn_small_and_shows_the_rod() -> None:
     env = PixelObservation(gym.make("Pendulum-v1", render_mode="rgb_array"), height=32, width=32)
     first, _ = env.reset(seed=0)
-    assert np.asarray(env.env.render()).shape == (64, 64, 3)
+    assert np.asarray(env.env.render()).shape == (128, 128, 3)
     assert first.min() < 200
     assert not (first == env.step(np.array([2.0], np.float32))[0]).all()
+
+
+def test_a_crop_keeps_the_centre_of_the_drawing() -> None:
+    whole, middle = cartpole(stack=1, gray=False), cartpole(stack=1, gray=False, crop=0.5)
+    whole.reset(seed=0)
+    drawing = np.asarray(whole.env.render())
+    height, width = drawing.shape[:2]
+    kept = drawing[height // 4 : height // 4 + height // 2, width // 4 : width // 4 + width // 2]
+    expected = cv2.resize(kept, (30, 20), interpolation=cv2.INTER_AREA).transpose(2, 0, 1)
+    obs, _ = middle.reset(seed=0)
+    assert obs.shape == middle.observation_space.shape == (3, 20, 30)
+    assert obs.dtype == np.uint8
+    np.testing.assert_array_equal(obs, expected)
+
+
+def angles_apart(size: int, **options: Any) -> int:
+    """Different pictures of Pendulum among those of 200 angles within 0.3 rad of upright."""
+    env = PixelObservation(gym.make("Pendulum-v1", render_mode="rgb_array"), height=size, width=size, stack=1, **options)
+    env.reset(seed=0)
+    pictures = set()
+    for angle in np.linspace(-0.3, 0.3, 200):
+        env.unwrapped.state = np.array([angle, 0.0])  # type: ignore[attr-defined]
+        pictures.add(env._picture().tobytes())
+    return len(pictures)
+
+
+def test_small_pictures_of_pendulum_tell_small_angles_apart() -> None:
+    assert angles_apart(32) > 50
+    assert angles_apart(24, crop=0.5) > 50
 
 
 def test_gray_is_the_luma_of_the_colours() -> None:
@@ -75,6 +105,9 @@ def test_an_environment_that_does_not_draw_is_refused_with_the_fix() -> None:
         PixelObservation(gym.make("CartPole-v1"))
     with pytest.raises(ConfigError, match="height"):
         PixelObservation(gym.make("CartPole-v1", render_mode="rgb_array"), height=0)
+    for crop in (0.0, -0.5, 1.01, float("nan"), "half"):
+        with pytest.raises(ConfigError, match=r"crop as a share.*not"):
+            PixelObservation(gym.make("CartPole-v1", render_mode="rgb_array"), crop=crop)  # type: ignore[arg-type]
 
 
 def test_a_repeated_action_sums_its_rewards_and_stops_at_the_end() -> None:

@@ -28,15 +28,15 @@ def test_a_run_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
 
 
 def test_actions_of_several_dimensions(tmp_path: Path) -> None:
-    """A robot of 2 joints with bounds of its own; every action that it is given lies within them."""
-    pytest.importorskip("mujoco")
-    config = tiny_config("sac", env_id="Reacher-v5", total_timesteps=120, output_dir=str(tmp_path / "run"))
-    train_sac(config)
+    """The environment refuses what is not within its bounds, which differ between the dimensions."""
+    env_id = "rl_training_test_envs:UnevenActions-v0"
+    train_sac(tiny_config("sac", env_id=env_id, total_timesteps=120, output_dir=str(tmp_path / "run")))
     with SAC.load(tmp_path / "run") as agent:
         assert len(agent.evaluate(episodes=2).returns) == 2
         action, _ = agent.predict(np.zeros(agent.policy.spec.observation.raw_shape))
         assert action.shape == (2,)
-        assert agent.policy.spec.action.low == (-1.0, -1.0)
+        assert agent.policy.spec.action.low == (-3.0, 0.5)
+        assert agent.policy.spec.action.to_env(np.zeros((1, 2), np.float32)) == pytest.approx(np.array([[-1.4, 5.25]]))
 
 
 def test_discrete_actions_are_refused_by_name() -> None:

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.sac import SAC, SACConfig, sac_actor_loss, sac_target, temperature_loss, twin_critic_loss
+from rl_training.models.action_head import scale_to_env
 from rl_training.models.continuous import squashed_log_prob, squashed_sample
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
-from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
+from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch, Transitions
 
 SPEC = SpaceSpec(
     ObservationSpec("vector", (3,), (3,)), ActionSpec("continuous", low=(-2.0, 0.0), high=(2.0, 10.0), raw_shape=(2,))
@@ -272,6 +274,43 @@ def test_warm_up_acts_uniformly_then_by_the_actor() -> None:
     np.testing.assert_allclose(np.quantile(acted, [0.1, 0.5, 0.9], axis=0), expected, atol=0.06)
     greedy = policy.act(obs[:1], ()).action
     np.testing.assert_allclose(greedy, torch.tanh(mean).detach().numpy(), atol=1e-6)
+
+
+def test_scaled_actions_stay_within_any_bounds() -> None:
+    """In float32 low + (high - low) can be above high, by the last bit; -3 and 0.2 are such bounds."""
+    draws = np.random.default_rng(0).uniform(-10.0, 10.0, (2, 20_000)).astype(np.float32)
+    low, high = np.sort(np.concatenate([draws, [[-3.0], [0.2]]], axis=1, dtype=np.float32), axis=0)
+    assert (low + (high - low) > high).sum() > 1000
+    spec = ActionSpec("continuous", low=tuple(low.tolist()), high=tuple(high.tolist()), raw_shape=low.shape)
+    space = spaces.Box(low, high)
+    for x in (-1.0, 1.0, -3.0, 3.0):
+        action = np.full((1, len(low)), x, np.float32)
+        scaled = spec.to_env(action)
+        assert space.contains(scaled[0])
+        np.testing.assert_allclose(scaled[0], low if x < 0 else high, rtol=1e-5, atol=1e-5)
+        assert np.array_equal(scale_to_env(torch.from_numpy(action), spec).numpy(), scaled)
+
+
+def test_of_symmetric_bounds_scaling_is_the_same_to_the_bit() -> None:
+    rng = np.random.default_rng(0)
+    high = rng.uniform(0.01, 10.0, 500).astype(np.float32)
+    action = np.concatenate([rng.uniform(-1.0, 1.0, (50, 500)), np.ones((1, 500))]).astype(np.float32)
+    spec = ActionSpec("continuous", low=tuple((-high).tolist()), high=tuple(high.tolist()), raw_shape=(500,))
+    assert np.array_equal(spec.to_env(action), -high + (action + 1.0) * 0.5 * (high + high))
+
+
+def test_batches_are_drawn_into_the_same_memory_and_no_metric_lies_there() -> None:
+    algorithm = make_sac()
+    buffer = algorithm.make_buffer(1, RandomStreams(0))
+    batch = make_batch(50)
+    columns = (column.numpy() for column in batch[:5])
+    buffer.add(Transitions(*columns))
+    first = buffer.sample(8)
+    result = algorithm.update(first)
+    before = {name: value.clone() for name, value in result.samples.items()}
+    second = buffer.sample(8)
+    assert second.obs.data_ptr() == first.obs.data_ptr()
+    assert all(torch.equal(value, before[name]) for name, value in result.samples.items())
 
 
 def test_actions_are_scaled_both_ways() -> None:

@@ -11,7 +11,7 @@ import pytest
 import speed
 from charts import draw_speed, groups
 from measure import Measurement, Rate
-from report import Ratio, Series, compile_times, profile, table, work_differences
+from report import Ratio, Series, compile_times, outcomes, profile, table, work_differences
 from workloads import COMPILED, OURS, WORKLOADS, Candidate
 
 RATE = "env steps"
@@ -62,6 +62,24 @@ def test_ratios_are_of_rounds_and_every_bar_gets_a_verdict(results: dict[str, di
     assert shown[OURS, "compiled (limit)"][1:4] == ["0.80 (0.80..0.90)", "0.85", "MISSED"]
     assert shown[OURS, "eager (limit)"] == ["failed", "-", "-", "", "-"]
     assert compile_times(results) == ["w1, ours: 20 (20..20) s"]
+
+
+def test_with_several_threads_the_wall_decides() -> None:
+    """Twice the CPU seconds in half the time on the wall are twice as fast, and a part is judged by its share of the wall."""
+
+    def one(cpu: float, wall: float, **shares: float) -> Measurement:
+        return Measurement({"updates": Rate(100, cpu, wall)}, {"updates": 100}, shares)
+
+    shares = {"augmentation's share": 0.05, "augmentation's share of the wall": 0.09}
+    known = {"w5t2": {OURS: Series([one(4.0, 2.0, **shares)]), "bare torch": Series([one(2.0, 1.5)])}}
+    fields = {name: asdict(candidate) for name, candidate in known["w5t2"].items()}
+    results = {"w5t2": speed._series(fields, WORKLOADS["w5t2"].threads)}
+    (row,) = rows(table(results))
+    assert row[4:9] == ["bare torch (limit)", "50 (50..50)", "0.75 (0.75..0.75) wall", "0.85", "MISSED"]
+    assert outcomes(results) == ["w5t2: augmentation's share 9.0% of the time (at most 8%: MISSED)."]
+    single = {"w5": speed._series(fields, WORKLOADS["w5"].threads)}
+    assert rows(table(single))[0][6:9] == ["0.50 (0.50..0.50)", "0.85", "MISSED"]
+    assert outcomes(single) == ["w5: augmentation's share 5.0% of the time (at most 8%: reached)."]
 
 
 def test_the_compiled_one_of_ours_has_bars_of_its_own(

@@ -22,10 +22,10 @@ class DrawingEnv(gym.Env[Any, Any]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
-    def __init__(self, length: int = 7, render_mode: str | None = None) -> None:
+    def __init__(self, length: int = 7, render_mode: str | None = None, dtype: Any = np.uint8) -> None:
         self.observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
         self.action_space = gym.spaces.Discrete(2)
-        self.render_mode, self._length, self._steps = render_mode, length, 0
+        self.render_mode, self._length, self._steps, self._dtype = render_mode, length, 0, dtype
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -37,7 +37,8 @@ class DrawingEnv(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), 1.0, self._steps == self._length, False, {}
 
     def render(self) -> Any:
-        return np.full((12, 16, 3), 10 * self._steps, np.uint8)
+        floating = np.issubdtype(self._dtype, np.floating)
+        return np.full((12, 16, 3), 10 * self._steps / 255 if floating else 10 * self._steps, self._dtype)
 
 
 def shades(path: Path) -> list[int]:
@@ -62,6 +63,37 @@ def test_a_gif_has_every_step_of_one_episode(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
 
 
+def test_floats_from_0_to_1_are_filmed_as_bytes_and_other_numbers_refused(tmp_path: Path) -> None:
+    for dtype in (np.float32, np.float64):
+        agent_of(lambda dtype=dtype: DrawingEnv(render_mode="rgb_array", dtype=dtype)).film(tmp_path / "a.gif")
+        assert shades(tmp_path / "a.gif") == [10 * k for k in range(8)]
+    with pytest.raises(ConfigError, match="draws pictures of int64; a film needs uint8, or floats from 0 to 1"):
+        agent_of(lambda: DrawingEnv(render_mode="rgb_array", dtype=np.int64)).film(tmp_path / "b.gif")
+
+
+def test_small_pictures_are_written_large_pixel_by_pixel(tmp_path: Path) -> None:
+    film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.gif")
+    assert film.frames[0].shape == (12, 16, 3)
+    assert Image.open(tmp_path / "a.gif").size == (13 * 16, 13 * 12)
+    film.frames[0][2, 5] = 200
+    large = next(film.enlarged())
+    assert (large[2 * 13 : 3 * 13, 5 * 13 : 6 * 13] == 200).all()
+    assert (large == 200).sum() == 13 * 13 * 3
+    film.frames[0] = np.zeros((150, 200, 3), np.uint8)
+    assert next(film.enlarged()).shape == (150, 200, 3)
+
+
+def test_minatar_is_seen(tmp_path: Path) -> None:
+    pytest.importorskip("minatar")
+    wrappers = [{"name": "channels_first"}]
+    film = agent_of("rl_training.envs.minatar:MinAtar/Breakout-v1", wrappers=wrappers, cnn_layers=[[4, 3, 1]]).film(
+        tmp_path / "a.gif"
+    )
+    assert film.frames[0].shape == (10, 10, 3)
+    assert film.frames[0].max() > 100
+    assert Image.open(tmp_path / "a.gif").size == (200, 200)
+
+
 def test_steps_that_a_wrapper_skips_are_filmed_too(tmp_path: Path) -> None:
     wrappers = [{"name": "action_repeat", "times": 3}]
     film = agent_of(lambda: DrawingEnv(render_mode="rgb_array"), wrappers=wrappers).film(tmp_path / "a.gif")
@@ -72,7 +104,7 @@ def test_an_mp4_has_as_many_frames(tmp_path: Path) -> None:
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.mp4")
     frames = ffmpeg.read_frames(str(tmp_path / "a.mp4"))
-    assert next(frames)["size"] == (16, 12)
+    assert next(frames)["size"] == (13 * 16, 13 * 12)
     assert len(list(frames)) == len(film.frames)
 
 

@@ -220,7 +220,10 @@ def drq_update(settings: DrQSettings, seed: int) -> Measurement:
     return Measurement(
         rates={"updates": updates},
         work={"updates": algorithm.updates},
-        outcome={"augmentation's share": updates.per_cpu_second / shifts.per_cpu_second},
+        outcome={
+            "augmentation's share": updates.per_cpu_second / shifts.per_cpu_second,
+            "augmentation's share of the wall": updates.per_wall_second / shifts.per_wall_second,
+        },
     )
 
 

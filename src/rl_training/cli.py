@@ -237,7 +237,6 @@ def _resume(arguments: argparse.Namespace) -> int:
 def _run_to_end(trainer: Trainer) -> int:
     assert trainer.run is not None
     run_dir = shlex.quote(str(trainer.run.path))
-    print(trainer.describe(), file=sys.stderr)
     try:
         result = trainer.train()
     finally:

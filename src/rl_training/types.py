@@ -172,6 +172,7 @@ class ActionSpec:
             return action + self.start if self.start else action
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
         scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
+        scaled = np.minimum(scaled, high)  # of bounds that are not symmetric, the sum can round to above them
         return scaled.astype(np.float32).reshape(len(action), *self.raw_shape)
 
     def from_env(self, action: Array) -> Array:

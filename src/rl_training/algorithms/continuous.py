@@ -190,6 +190,7 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
             action_dtype=np.float32,
             rng=streams["replay"],
             device=self._target_parameters.device,
+            reuse_batches=True,  # an update is done with its batch before the next is drawn
         )
 
     def policy_loaded(self) -> None:

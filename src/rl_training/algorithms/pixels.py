@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from rl_training.algorithms.base import Buffer, Recorder
-from rl_training.algorithms.config import ConvLayers, Count, Positive
+from rl_training.algorithms.config import ConvLayers, Count, Fraction, Positive
 from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousConfig, ContinuousPolicy, Views
 from rl_training.data import FrameReplayBuffer, StepRecorder, random_shift
 from rl_training.errors import SpaceError
@@ -18,7 +18,7 @@ class PixelConfig(ContinuousConfig):
     """Settings of the algorithms that learn from images."""
 
     buffer_size: Positive = Field(100_000, description="transitions kept for replay")
-    tau: float = Field(0.01, ge=0.0, le=1.0, description="share of the critic's weights in a target update")
+    tau: Fraction = Field(0.01, description="share of the critic's weights in a target update")
     frame_stack: Positive = Field(3, description="frames in an image observation; each is stored once")
     shift_pad: Count = Field(4, description="images are shifted at random by up to so many pixels; 0: never")
     cnn_layers: ConvLayers | None = Field(

@@ -41,6 +41,8 @@ class Reference(StrictModel):
             raise ValueError(
                 "give either threshold with passing, or threshold with median: true, or below alone, or none of them"
             )
+        if self.begins_below is not None and self.passing is None:
+            raise ValueError("begins_below is about the seeds that pass: give it with passing")
         if self.passing is not None and self.passing > self.seeds:
             raise ValueError(f"passing ({self.passing}) is more than seeds ({self.seeds})")
         return self
@@ -68,13 +70,15 @@ class Reference(StrictModel):
             return "as expected" if median(returns) < self.below else "UNEXPECTED"
         if self.threshold is None:
             return "for comparison"
-        if self.begins_below is not None and any(value is None or value >= self.begins_below for value in first):
-            return f"FALLS SHORT: began at {max(value or 0.0 for value in first):.0f}"
         if self.passing is None:
             return "pass" if median(returns) >= self.threshold else "FALLS SHORT"
-        passed = sum(value >= self.threshold for value in returns)
+        begun = [self._begins_low(value) for value in first or [None] * len(returns)]
+        passed = sum(value >= self.threshold and low for value, low in zip(returns, begun, strict=True))
         enough = passed * self.seeds >= self.passing * len(returns)
         return f"{'pass' if enough else 'FALLS SHORT'}: {passed} of {len(returns)}"
+
+    def _begins_low(self, first: float | None) -> bool:
+        return self.begins_below is None or (first is not None and first < self.begins_below)
 
 
 class Peer(StrictModel):

@@ -108,7 +108,7 @@ def scale_to_env(action: Tensor, spec: ActionSpec) -> Tensor:
     """``ActionSpec.to_env`` of continuous actions as torch operations, for export."""
     low, high = torch.tensor(spec.low), torch.tensor(spec.high)
     scaled = low + (action.clamp(-1.0, 1.0) + 1.0) * 0.5 * (high - low)
-    return scaled.reshape(-1, *spec.raw_shape)
+    return torch.minimum(scaled, high).reshape(-1, *spec.raw_shape)
 
 
 def make_action_head(spec: ActionSpec, initial_log_std: float = 0.0) -> ActionHead:

@@ -9,4 +9,4 @@ from rl_training.runtime.trainer import TrainResult
 
 def train_drqv2(config: TrainConfig) -> TrainResult:
     """Trains from a config to the end and returns what was reached and where it is."""
-    return train_to_end(config)
+    return train_to_end(config, train_drqv2)

@@ -151,7 +151,7 @@ class BarProgress(_TimedProgress):
         )
 
     def note(self, text: str) -> None:
-        self._bar.console.print(text, highlight=False, markup=False)
+        self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
         self._bar.console.print(

@@ -11,8 +11,9 @@ from rl_training.envs.factory import EnvFactory
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import REPLAY_PART, Run, last_good_checkpoint, open_run, owning_run
-from rl_training.runtime.progress import Progress
+from rl_training.runtime.progress import Progress, choose_progress
 from rl_training.runtime.trainer import Trainer, TrainResult
 
 
@@ -35,9 +36,13 @@ def start_training(
     return trainer
 
 
-def train_to_end(config: TrainConfig) -> TrainResult:
-    """A whole run in a directory of its own."""
-    trainer = start_training(config)
+def train_to_end(config: TrainConfig, entry: Callable[[TrainConfig], TrainResult]) -> TrainResult:
+    """A whole run in a directory of its own, for the function that users call; of algorithms that are not its own it names
+    the right one."""
+    right = get_algorithm(config.algo).load_trainer()
+    if right is not entry:
+        raise ConfigError(f"{entry.__name__} does not train {config.algo}; use {right.__name__}")
+    trainer = start_training(config, progress=choose_progress())
     try:
         return trainer.train()
     finally:

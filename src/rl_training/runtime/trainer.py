@@ -135,6 +135,7 @@ class Trainer:
         self.timer.start()
         self._cpu_start, begun_at = time.process_time(), self.env_steps
         with cpu_threads(self.config.threads), stop, self.progress:
+            self.progress.note(self.describe())
             self._open_log()
             try:
                 if not self._started:

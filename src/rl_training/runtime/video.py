@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ FORMATS = (".gif", ".mp4")
 #: A film longer than this is cut: two minutes of most environments.
 MOST_FRAMES = 3_600
 FALLBACK_FPS = 30
+#: Smaller pictures than this (MinAtar's are 10 x 10) are written with each pixel repeated.
+LEAST_SIZE = 200
 
 
 @dataclass
@@ -38,6 +42,18 @@ class Film:
     def seconds(self) -> float:
         return len(self.frames) / self.fps
 
+    def enlarged(self) -> Iterator[Frame]:
+        """The frames, in a size to look at."""
+        times = math.ceil(LEAST_SIZE / max(self.frames[0].shape[:2]))
+        return (frame.repeat(times, axis=0).repeat(times, axis=1) for frame in self.frames)
+
+
+def as_frame(picture: NDArray[Any]) -> NDArray[Any]:
+    """A copy of what an environment drew, in bytes if it drew bytes or, as MinAtar does, numbers from 0 to 1."""
+    if np.issubdtype(picture.dtype, np.floating):
+        picture = (np.clip(picture, 0.0, 1.0) * 255.0).round().astype(np.uint8)
+    return np.array(picture)
+
 
 class Camera(gym.Wrapper[Any, Any, Any, Any]):
     """Films every step of the environment itself, those that wrappers around it skip too, until its next episode."""
@@ -51,7 +67,7 @@ class Camera(gym.Wrapper[Any, Any, Any, Any]):
         if self._film.episode == 0:
             self._film.cut = len(self._film.frames) == MOST_FRAMES
             if not self._film.cut:
-                self._film.frames.append(np.array(self.env.render(), np.uint8))
+                self._film.frames.append(as_frame(np.asarray(self.env.render())))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         result = self.env.reset(seed=seed, options=options)
@@ -98,6 +114,8 @@ def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None
         film.frames.clear()  # the pool has reset its environment once, to see what it gives
         film.episode = -1
         evaluate_policy(policy, pool, 1)
+    if (dtype := film.frames[0].dtype) != np.uint8:
+        raise ConfigError(f"{config.env_id} draws pictures of {dtype}; a film needs uint8, or floats from 0 to 1")
     partial = path.with_name(f"{path.stem}.partial{path.suffix}")
     write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_gif
     write(film, partial)
@@ -117,7 +135,7 @@ def _drawing(factory: RegisteredEnv) -> RegisteredEnv:
 def _write_gif(film: Film, path: Path) -> None:
     from PIL import Image
 
-    first, *others = (Image.fromarray(frame) for frame in film.frames)
+    first, *others = (Image.fromarray(frame) for frame in film.enlarged())
     # GIF counts in hundredths of a second, and viewers slow down what is faster than 50 frames a second.
     duration = max(20, round(100 / film.fps) * 10)
     first.save(path, save_all=True, append_images=others, duration=duration, loop=0)
@@ -132,9 +150,9 @@ def _load_ffmpeg() -> Any:
 
 
 def _write_mp4(film: Film, path: Path) -> None:
-    height, width = film.frames[0].shape[:2]
+    height, width = next(film.enlarged()).shape[:2]
     writer = _load_ffmpeg().write_frames(str(path), (width, height), fps=film.fps, macro_block_size=2)
     writer.send(None)
-    for frame in film.frames:
+    for frame in film.enlarged():
         writer.send(np.ascontiguousarray(frame))
     writer.close()
