@@ -25,6 +25,11 @@ class Series:
     rounds: list[Measurement] = field(default_factory=list)
     absent: str | None = None
 
+    @property
+    def measured(self) -> bool:
+        """In every round: one that failed on the way has too few to be compared."""
+        return bool(self.rounds) and self.absent is None
+
     def cpu_rates(self, name: str) -> list[float]:
         return [measurement.rates[name].per_cpu_second for measurement in self.rounds]
 
@@ -42,7 +47,7 @@ class Ratio:
     @classmethod
     def of(cls, one: Series, other: Series, rate: str) -> Ratio | None:
         """None if one of the two was not measured."""
-        if one.absent or other.absent or not one.rounds or not other.rounds:
+        if not (one.measured and other.measured):
             return None
         return cls([a / b for a, b in zip(one.cpu_rates(rate), other.cpu_rates(rate), strict=True)])
 

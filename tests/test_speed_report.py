@@ -108,6 +108,20 @@ def test_ratio_of_what_was_not_measured_is_none() -> None:
     assert Ratio.of(series(1), Series(), RATE) is None
 
 
+@pytest.mark.parametrize("failing", [OURS, "sb3"])
+def test_one_that_fails_after_a_good_round_is_left_out_of_the_picture(
+    results: dict[str, dict[str, Series]], failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_round = series(100).rounds[0]
+    monkeypatch.setattr(Candidate, "is_installed", True)
+    monkeypatch.setattr(speed, "run_worker", lambda _, name, seed, __: None if name == failing and seed else one_round)
+    results["w1"] = speed.measure("w1", 2, None)
+    assert (results["w1"][failing].absent, len(results["w1"][failing].rounds)) == ("failed", 1)
+    assert failing not in {bar.label for group in groups(results) for bar in group.bars}
+    assert draw_speed(results, tmp_path / "bars.svg") == (failing != OURS)
+    assert "failed" in {cell for row in rows(table(results)) for cell in row}
+
+
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_the_picture_is_drawn_and_the_same_again(results: dict[str, dict[str, Series]], ending: str, tmp_path: Path) -> None:
     one, two = tmp_path / f"one.{ending}", tmp_path / f"two.{ending}"
