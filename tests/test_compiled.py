@@ -153,6 +153,17 @@ def test_a_batch_of_another_size_gets_a_graph_of_its_own() -> None:
     assert_same_learning(eager, fast)
 
 
+def test_the_cpu_seconds_of_a_run_have_the_compilers_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = [sys.executable, "-S", "-c", "import time\nwhile time.process_time() < 0.5: pass"]
+    trainer = Trainer(tiny_config("dqn", compile="on"))
+    monkeypatch.setattr(trainer.learner, "compile", lambda: subprocess.run(busy, check=True))
+    own = time.process_time()
+    trainer.train(40)
+    own = time.process_time() - own
+    trainer.close()
+    assert trainer._earlier_cpu_seconds > own + 0.4
+
+
 # ---------------------------------------------------------------------------------------------------- the decision
 
 
