@@ -26,6 +26,7 @@ from rl_training.cli import main
 from rl_training.errors import ConfigError
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.run import step_directories
+from rl_training.runtime.evaluation import EvaluationResult
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = {"seeds": 2, "threshold": 5, "passing": 2, "source": "nobody"}
@@ -309,6 +310,21 @@ def test_a_peer_trains_on_our_task_and_races_us() -> None:
                 assert outcome["cpu_seconds"] > 0
     finally:
         os.sched_setaffinity(0, affinity)
+
+
+def test_the_episodes_that_end_a_race_do_not_confirm_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl_training.bench.race import EPISODES, HELD, race_ours
+    from rl_training.runtime.trainer import Trainer
+
+    def evaluate(self: Trainer, episodes: int, stop: Any = None) -> EvaluationResult:
+        """The first episodes go well, the others 90 % as well."""
+        returns = [500.0] * EPISODES + [450.0] * HELD
+        return EvaluationResult(returns[:episodes], [1] * episodes)
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    config = Job("tiny.yaml", 0, Path("runs")).load_config()
+    assert not race_ours(config, 455.0)["solved"]
+    assert race_ours(config, 450.0)["solved"]
 
 
 def test_jobs_survive_the_way_to_their_process() -> None:
