@@ -158,7 +158,9 @@ def work_differences(results: Results) -> list[str]:
             continue
         for name, candidate in series.items():
             for ours, theirs in zip(series[OURS].rounds, candidate.rounds, strict=False):
-                for unit, amount in ours.work.items():
-                    if abs(theirs.work[unit] - amount) > WORK_TOLERANCE * amount:
-                        sentences.append(f"{workload_name}: {name} did {theirs.work[unit]} {unit}, we did {amount}")
-    return sentences
+                for unit in {**ours.work, **theirs.work}:
+                    mine, other = ours.work.get(unit), theirs.work.get(unit)
+                    if mine is None or other is None or abs(other - mine) > WORK_TOLERANCE * mine:
+                        theirs_text, our_text = ("an unknown number of" if n is None else n for n in (other, mine))
+                        sentences.append(f"{workload_name}: {name} did {theirs_text} {unit}, we did {our_text}")
+    return list(dict.fromkeys(sentences))

@@ -15,6 +15,7 @@ from report import Ratio, Series, compile_times, profile, table, work_difference
 from workloads import COMPILED, OURS, WORKLOADS, Candidate
 
 RATE = "env steps"
+PHASES = {"environment": 1.0, "acting": 2.0, "sampling": 0.0, "update": 5.0, "rest": 0.5}
 
 
 def series(*rates: float, compile_seconds: float = 0.0, updates: int = 100) -> Series:
@@ -83,7 +84,16 @@ def test_the_compiled_one_of_ours_has_bars_of_its_own(
 def test_a_candidate_that_did_other_work_is_named(results: dict[str, dict[str, Series]]) -> None:
     assert work_differences(results) == []
     results["w1"]["sb3"] = series(100, 100, 300, updates=50)
-    assert work_differences(results)[0] == "w1: sb3 did 50 updates, we did 100"
+    assert work_differences(results) == ["w1: sb3 did 50 updates, we did 100"]
+
+
+def test_work_that_one_of_the_two_does_not_tell_is_a_difference(results: dict[str, dict[str, Series]]) -> None:
+    def silent() -> Series:
+        return Series([replace(measurement, work={}) for measurement in series(100, 100).rounds])
+
+    ours = results["w1"][OURS]
+    assert work_differences({"w1": {OURS: ours, "sb3": silent()}}) == ["w1: sb3 did an unknown number of updates, we did 100"]
+    assert work_differences({"w1": {OURS: silent(), "sb3": ours}}) == ["w1: sb3 did 100 updates, we did an unknown number of"]
 
 
 def test_bars_are_divided_by_the_fastest_peer(results: dict[str, dict[str, Series]]) -> None:
@@ -146,6 +156,9 @@ def test_the_page_is_written_again_without_measuring(
 ) -> None:
     figures, page = tmp_path / "speed.json", tmp_path / "docs" / "benchmarks.md"
     made = {"date": "2026-01-02", "versions": {"torch": "2"}, "machine": "a machine"}
+    for measurement in results["w1"][OURS].rounds:
+        measurement.work["env steps"] = 1000
+        measurement.seconds.update(PHASES)
     changed = kept(results["w1"], **made)
     changed["settings"]["batch_size"] = 7
     later = {**WORKLOADS["w1"].candidates, "prioritised": Candidate("x:y", "torch")}
@@ -166,6 +179,8 @@ def test_the_page_is_written_again_without_measuring(
     ):
         assert part in text
     assert (tmp_path / "docs" / "charts" / "speed.svg").exists()
+    (row,) = rows((tmp_path / "docs" / "performance.md").read_text().split("<!-- profile: begin -->")[1].strip())[:1]
+    assert row == ["w1", OURS, "1000", "2000", "0", "5000", "500", "8500"]
     assert "gone" not in text
 
 
@@ -186,7 +201,6 @@ def test_the_quick_part_exists() -> None:
 
 
 def test_the_profile_is_of_an_env_step() -> None:
-    phases = {"environment": 1.0, "acting": 2.0, "sampling": 0.0, "update": 5.0, "rest": 0.5}
-    measured = Measurement({RATE: Rate(1000, 1.0, 2.0)}, {"env steps": 1000}, seconds={**phases, "compilation": 9.0})
+    measured = Measurement({RATE: Rate(1000, 1.0, 2.0)}, {"env steps": 1000}, seconds={**PHASES, "compilation": 9.0})
     (row,) = rows(profile({"w1": {OURS: Series([measured]), "sb3": series(100)}}))
     assert row == ["w1", OURS, "1000", "2000", "0", "5000", "500", "8500"]

@@ -60,7 +60,8 @@ def updates(settings: SequenceSettings, seed: int) -> Measurement:
             buffer.update_priorities(batch["indices"], algorithm.last_sequence_priorities)
 
     repeat(update, settings.warm_up)
-    return Measurement(rates={"updates": repeat(update, settings.updates)})
+    rate = repeat(update, settings.updates)
+    return Measurement(rates={"updates": rate}, work={"updates": done})
 
 
 def fill(buffer: Any, settings: SequenceSettings) -> None:

@@ -18,6 +18,7 @@ from workloads import DrQSettings, SACSettings
 
 from candidates.ours import image_batch
 from rl_training.data import random_shift
+from rl_training.runtime.cadence import PhaseTimer
 
 
 def mlp(sizes: Sequence[int]) -> nn.Sequential:
@@ -69,20 +70,24 @@ def sac(settings: SACSettings, seed: int) -> Measurement:
     rows = {name: tensor.numpy() for name, tensor in store.items()}
     rng = np.random.default_rng(seed)
     updates = 0
-    watch = Stopwatch()
+    watch, timer = Stopwatch(), PhaseTimer()
     for step in range(settings.total_steps):
         if step < settings.learning_starts:
             action = rng.uniform(-1.0, 1.0, 1).astype(np.float32)
         else:
             with torch.no_grad():
                 action = squashed(actor(torch.from_numpy(obs)[None]))[0].numpy()[0]
+        timer.lap("acting")
         next_obs, reward, _, truncated, _ = env.step(2.0 * action)
+        timer.lap("environment")
         rows["s"][step], rows["a"][step], rows["r"][step], rows["t"][step] = obs, action, float(reward), next_obs
         obs = env.reset()[0] if truncated else next_obs
+        timer.lap("rest")
         if step < settings.learning_starts:
             continue
         index = torch.randint(0, step + 1, (batch_size,))
         s, a, r, t = (tensor.index_select(0, index) for tensor in store.values())
+        timer.lap("sampling")
         alpha = log_alpha.detach().exp()
         with torch.no_grad():
             next_action, next_log_prob = squashed(actor(t))
@@ -99,8 +104,11 @@ def sac(settings: SACSettings, seed: int) -> Measurement:
         with torch.no_grad():
             torch._foreach_lerp_(followers, online, settings.tau)
         updates += 1
+        timer.lap("update")
     return Measurement(
-        rates={"env steps": watch.rate(settings.total_steps)}, work={"env steps": settings.total_steps, "updates": updates}
+        rates={"env steps": watch.rate(settings.total_steps)},
+        work={"env steps": settings.total_steps, "updates": updates},
+        seconds=timer.seconds,
     )
 
 

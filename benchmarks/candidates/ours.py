@@ -76,15 +76,20 @@ def dqn_config(settings: DQNSettings, seed: int, compile_mode: str) -> TrainConf
     )
 
 
-def dqn(settings: DQNSettings, seed: int, compile_mode: str = "off") -> Measurement:
+def measured(config: TrainConfig) -> Measurement:
+    """A run from its first step to its last."""
     clock = LoopClock()
-    result = Trainer(dqn_config(settings, seed, compile_mode), progress=clock).train()
+    result = Trainer(config, progress=clock).train()
     return Measurement(
         rates={"env steps": clock.rate},
         work={"env steps": result.env_steps, "updates": result.updates},
         outcome={"return of the last 100 episodes": result.metrics["return_mean"]},
         seconds=result.seconds,
     )
+
+
+def dqn(settings: DQNSettings, seed: int, compile_mode: str = "off") -> Measurement:
+    return measured(dqn_config(settings, seed, compile_mode))
 
 
 def dqn_compiled(settings: DQNSettings, seed: int) -> Measurement:
@@ -115,7 +120,8 @@ def update(settings: UpdateSettings, seed: int, compile_mode: str = "off") -> Me
         algorithm.update(algorithm.sample(buffer, 0))
 
     repeat(learn, settings.warm_up)
-    return Measurement({"updates": repeat(learn, settings.updates)}, seconds={"compilation": seconds})
+    rate = repeat(learn, settings.updates)
+    return Measurement({"updates": rate}, {"updates": algorithm.updates}, seconds={"compilation": seconds})
 
 
 def update_compiled(settings: UpdateSettings, seed: int) -> Measurement:
@@ -147,9 +153,7 @@ def ppo(settings: PPOSettings, seed: int, compile_mode: str = "off") -> Measurem
             },
         }
     )
-    clock = LoopClock()
-    result = Trainer(config, progress=clock).train()
-    return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps}, seconds=result.seconds)
+    return measured(config)
 
 
 def transitions(rng: np.random.Generator, count: int, obs_dim: int) -> Transitions:
@@ -179,9 +183,7 @@ def sac(settings: SACSettings, seed: int) -> Measurement:
             },
         }
     )
-    clock = LoopClock()
-    result = Trainer(config, progress=clock).train()
-    return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps, "updates": result.updates})
+    return measured(config)
 
 
 def image_batch(settings: DrQSettings, seed: int) -> TransitionBatch:
