@@ -174,7 +174,7 @@ def test_the_page_is_written_again_without_measuring(
         "OUTDATED: w1",
         "Not measured: w1 (prioritised), w1c,",
         "w1: idle share 25.0% of the time.",
-        "Compiling took, apart from the rates: w1, ours: 20 (20..20) s.",
+        "Compiling from scratch took, apart from the rates: w1, ours: 20 (20..20) s.",
         "- w1: 2026-01-02, 3 rounds; torch 2; a machine; `python benchmarks/speed.py --workloads w1 --rounds 3`",
     ):
         assert part in text
@@ -194,6 +194,25 @@ def test_files_of_before_are_read(results: dict[str, dict[str, Series]], tmp_pat
     text = speed.report(speed.load_measurements(path), None)
     assert "- w1: undated, 3 rounds; torch 1; x86_64" in text
     assert "OUTDATED" not in text
+
+
+def test_every_round_compiles_from_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process has a cache of its own, gone after it."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import json, os, sys\n"
+        "cache = os.environ['TORCHINDUCTOR_CACHE_DIR']\n"
+        "fresh = os.path.isdir(cache) and not os.listdir(cache)\n"
+        "open(os.path.join(cache, 'kernel'), 'w').close()\n"
+        f"print(cache, file=open({str(tmp_path / 'told')!r}, 'a'))\n"
+        "print(json.dumps({'rates': {}, 'outcome': {'fresh': fresh}}))\n"
+    )
+    monkeypatch.setattr(speed, "WORKER", worker)
+    rounds = [speed.run_worker("w1", COMPILED, seed, None) for seed in range(2)]
+    assert [measured.outcome for measured in rounds if measured] == [{"fresh": True}] * 2
+    caches = (tmp_path / "told").read_text().split()
+    assert len(set(caches)) == 2
+    assert not any(Path(cache).exists() for cache in caches)
 
 
 def test_the_quick_part_exists() -> None:

@@ -111,17 +111,14 @@ def update(settings: UpdateSettings, seed: int, compile_mode: str = "off") -> Me
     obs, next_obs = rng.standard_normal((2, size, settings.obs_dim), np.float32)
     reward, discount = rng.standard_normal(size, np.float32), np.full(size, settings.gamma, np.float32)
     buffer.add(Transitions(obs, rng.integers(0, settings.actions, size), reward, next_obs, discount))
-    compiling = Stopwatch()
-    if compile_mode == "on":
-        algorithm.compile(buffer)
-    seconds = compiling.rate(1).wall_seconds
+    compiling = repeat(lambda: algorithm.compile(buffer), 1).wall_seconds if compile_mode == "on" else 0.0
 
     def learn() -> None:
         algorithm.update(algorithm.sample(buffer, 0))
 
     repeat(learn, settings.warm_up)
     rate = repeat(learn, settings.updates)
-    return Measurement({"updates": rate}, {"updates": algorithm.updates}, seconds={"compilation": seconds})
+    return Measurement({"updates": rate}, {"updates": algorithm.updates}, seconds={"compilation": compiling})
 
 
 def update_compiled(settings: UpdateSettings, seed: int) -> Measurement:
