@@ -314,6 +314,7 @@ WORKLOADS: dict[str, Workload] = {
         bars={"env steps": 1.4},
         candidates={
             OURS: Candidate("candidates.ours:sac", "rl-training"),
+            COMPILED: Candidate("candidates.ours:sac_compiled", "rl-training"),
             "sb3": Candidate("candidates.sb3:sac", "stable-baselines3"),
             "axiomrl": Candidate("candidates.axiomrl_value:sac", "axiomrl", bars={}),
             "bare torch": Candidate("candidates.bare_torch:sac", "torch", is_limit=True),

@@ -33,6 +33,7 @@ def obstacle(algo: str) -> str | None:
 
 
 COMPILED = [name for name in ALGORITHMS if obstacle(name) is None]
+assert set(COMPILED) >= {"dqn", "qr_dqn", "c51", "ppo", "sac"}
 EAGER_ONLY = [name for name in ALGORITHMS if name not in COMPILED]
 EVERY_OPTION = {
     "n_step": 3,
@@ -60,6 +61,11 @@ CASES: dict[str, tuple[str | None, dict[str, Any]]] = {
     "masked actions, no clipping": ("rl_training_test_envs:Masked-v0", {"double": True, "max_grad_norm": None}),
     "images": ("rl_training_test_envs:ImageWalk-v0", {"frame_stack": 3}),
     "continuous actions": ("Pendulum-v1", {}),
+    "the actor every other time": (
+        "Pendulum-v1",
+        {"actor_update_interval": 2, "reward_scale": 0.5, "target_update_interval": 3, "max_grad_norm": 0.5},
+    ),
+    "a fixed temperature": ("Pendulum-v1", {"learn_alpha": False, "alpha": 0.2}),
 }
 FITTING = [
     (algo, case)
@@ -67,6 +73,7 @@ FITTING = [
     for case, (env_id, _) in CASES.items()
     if env_id is None or ("continuous" if env_id == "Pendulum-v1" else "discrete") in REGISTRY[algo].actions
     if case != "images" or "image" in REGISTRY[algo].observations
+    if algo == "sac" or case not in ("the actor every other time", "a fixed temperature")
 ]
 
 
@@ -228,8 +235,9 @@ def test_a_setting_that_cannot_be_compiled_says_so() -> None:
 # ------------------------------------------------------------------------------------------------------- resuming
 
 
-def start_and_stop(mode: str, run: Path, stop_at: int | None = None) -> Trainer:
-    trainer = start_training(tiny_config("dqn", compile=mode, output_dir=str(run)), command="test")
+def start_and_stop(mode: str, run: Path, stop_at: int | None = None, algo: str = "dqn", **settings: Any) -> Trainer:
+    config = tiny_config(algo, compile=mode, output_dir=str(run), algo_kwargs=settings)
+    trainer = start_training(config, command="test")
     trainer.train(stop_at)
     trainer.close()
     return trainer
@@ -247,13 +255,19 @@ def set_mode(run: Path, mode: str) -> None:
     (run / "config.yaml").write_text(yaml.safe_dump({**config, "compile": mode}))
 
 
+@pytest.mark.usefixtures("backend")
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("algo", "settings"), [("dqn", {}), ("sac", {"actor_update_interval": 3})])
 @pytest.mark.parametrize("mode", ["on", "off"])
-def test_auto_stays_in_the_mode_of_the_checkpoint(mode: str, backend: str, tmp_path: Path) -> None:
+def test_auto_stays_in_the_mode_of_the_checkpoint(
+    algo: str, settings: dict[str, Any], mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, parted = tmp_path / "whole", tmp_path / "parted"
-    start_and_stop(mode, whole)
-    start_and_stop(mode, parted, stop_at=100)
+    start_and_stop(mode, whole, None, algo, **settings)
+    start_and_stop(mode, parted, 100, algo, **settings)
     set_mode(parted, "auto")
+    enough = 0 if mode == "off" else 10**9  # a new decision would be for the other mode
+    monkeypatch.setattr(REGISTRY[algo].load(), "compile_repaid_after", enough)
     assert go_on(parted).compilation.in_force == (mode == "on")
     mine, theirs = final_fingerprint(parted), final_fingerprint(whole)
     assert mine["metrics"] == theirs["metrics"]

@@ -160,10 +160,15 @@ def transitions(rng: np.random.Generator, count: int, obs_dim: int) -> Transitio
     return Transitions(obs, np.zeros(count, np.int64), np.ones(count, np.float32), next_obs, discount)
 
 
-def sac(settings: SACSettings, seed: int) -> Measurement:
+def sac_compiled(settings: SACSettings, seed: int) -> Measurement:
+    return sac(settings, seed, "on")
+
+
+def sac(settings: SACSettings, seed: int, compile_mode: str = "off") -> Measurement:
     config = resolve_config(
         {
             "algo": "sac",
+            "compile": compile_mode,
             "env_id": settings.env_id,
             "seed": seed,
             "total_timesteps": settings.total_steps,
