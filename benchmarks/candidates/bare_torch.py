@@ -173,7 +173,7 @@ def ppo(settings: PPOSettings, seed: int) -> Measurement:
         columns = [flat(array) for array in (seen, action, log_prob[:length], advantage, advantage + value[:length])]
         timer.lap("rest")
         for _ in range(settings.n_epochs):
-            for index in torch.randperm(length * count).split(length * count // settings.n_minibatches):
+            for index in torch.chunk(torch.randperm(length * count), settings.n_minibatches):
                 learn([column[index] for column in columns])
                 updates += 1
         timer.lap("update")

@@ -70,7 +70,7 @@ class Racer(Trainer):
             if held:
                 # An evaluation begins with the same episodes every time: those that brought us here decide nothing more.
                 again = super().evaluate(EPISODES + HELD, stop)
-                held = again is not None and np.mean(again.returns[EPISODES:]) >= self._goal
+                held = again is not None and float(np.mean(again.returns[EPISODES:])) >= self._goal
         if held:
             raise _Solved
         return result
