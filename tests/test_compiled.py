@@ -275,6 +275,25 @@ def test_auto_stays_in_the_mode_of_the_checkpoint(
         assert mine["files"][f"{part}.safetensors"] == theirs["files"][f"{part}.safetensors"]
 
 
+def test_auto_gives_up_a_mode_that_has_become_impossible_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "CompiledGraph", TracedGraph)
+    run = tmp_path / "run"
+    start_and_stop("on", run, 100, "ppo")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["algo_kwargs"]["target_kl"] = 0.1
+    (run / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "auto"}))
+    with pytest.warns(UserWarning, match="without a compiled update, for target_kl decides.*: no longer bit for bit"):
+        assert not go_on(run).compilation.in_force
+
+
+def test_an_error_of_ours_does_not_read_as_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(tiny_config("dqn", compile="on"))
+    monkeypatch.setattr(trainer.algorithm, "weighted_loss", lambda batch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train(40)
+    trainer.close()
+
+
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize(("first", "then"), [("on", "off"), ("off", "on")])
 def test_switching_modes_is_said(first: str, then: str, tmp_path: Path) -> None:

@@ -126,9 +126,10 @@ class CompiledGraph:
         inputs: list[Any] = [*self._state, *batch]
         # On a CPU the calls of the kernels become C++ too: quicker to compile, and 6 % of a small DQN's update.
         options = {"cpp_wrapper": all(tensor.device.type == "cpu" for tensor in inputs)}
+        traced = self.trace(batch)  # an error in here is ours, not the compiler's
         try:
             with torch.no_grad():
-                graph: Callable[..., Sequence[Tensor]] = torch._inductor.compile(self.trace(batch), inputs, options)
+                graph: Callable[..., Sequence[Tensor]] = torch._inductor.compile(traced, inputs, options)
         except Exception as error:  # a compiler fails in many ways: not installed, a device it does not know, a full disk
             raise CompilationError(next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
         self._graphs[_layout(batch)] = graph
