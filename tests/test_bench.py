@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,8 @@ from test_bad_input import assert_refused
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import Peer, Reference, load_entries
-from rl_training.bench.report import learning_table, made_with, peer_table, race_table
-from rl_training.bench.runner import locked
+from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_table
+from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
 from rl_training.cli import main
 from rl_training.errors import ConfigError
@@ -212,6 +214,25 @@ def test_a_seed_that_never_solves_it_counts_as_endless(ours: list[Any], theirs: 
     text = race_table({}, {"x": Peer.model_validate(PEER)}, {"x ours": results(ours), "x stable-baselines3": results(theirs)})
     row = [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]]
     assert [row[3], *row[6:]] == cells
+
+
+def test_curves_of_a_peer_that_is_no_longer_known_are_drawn(tmp_path: Path) -> None:
+    both = {"tiny.yaml": {str(seed): outcome(500) for seed in range(3)}}
+    assert draw_curves({}, both, both, {}, tmp_path / "curves.svg")
+    assert "peer, as tiny.yaml" in (tmp_path / "curves.svg").read_text()
+
+
+def test_who_waits_for_a_lock_hears_a_stop() -> None:
+    job = Job("tiny.yaml", 0, Path("runs"))
+    runner = Runner([job], 1, io.StringIO())
+    with locked(job):
+        waiting = threading.Thread(target=runner._run, args=(job,), daemon=True)
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        runner._stop()
+        waiting.join(20)
+        assert not waiting.is_alive()
 
 
 def test_a_section_is_replaced_and_the_rest_of_the_page_stays() -> None:

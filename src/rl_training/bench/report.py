@@ -251,7 +251,7 @@ def draw_curves(
             if not curves:
                 continue
             steps, returns = on_common_steps([([p[0] for p in curve], [p[1] for p in curve]) for curve in curves])
-            text = f"{peers[config].package}, as {config}" if is_peer else label
+            text = f"{peers[config].package if config in peers else 'peer'}, as {config}" if is_peer else label
             panels.setdefault(task, []).append(Curve(text, config, steps, returns, is_peer))
     if panels:
         draw_learning_curves(panels, path)
