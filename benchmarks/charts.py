@@ -38,7 +38,7 @@ def groups(results: Results) -> Iterator[Group]:
     """One for each rate that was measured for us and somebody else."""
     for name, series in results.items():
         candidates = WORKLOADS[name].candidates
-        measured = {key: series[key] for key in candidates if key in series and series[key].rounds}
+        measured = {key: series[key] for key in candidates if key in series and series[key].measured}
         others = [key for key in measured if key not in (OURS, COMPILED)]
         peers = [key for key in others if not candidates[key].is_limit]
         if len(measured) > len(others) > 0:

@@ -30,6 +30,11 @@ class Series:
         """Those that ratios are of: CPU seconds would count what several threads save as lost."""
         return self.cpu_rates(name) if self.threads == 1 else self.wall_rates(name)
 
+    @property
+    def measured(self) -> bool:
+        """In every round: one that failed on the way has too few to be compared."""
+        return bool(self.rounds) and self.absent is None
+
     def cpu_rates(self, name: str) -> list[float]:
         return [measurement.rates[name].per_cpu_second for measurement in self.rounds]
 
@@ -47,7 +52,7 @@ class Ratio:
     @classmethod
     def of(cls, one: Series, other: Series, rate: str) -> Ratio | None:
         """None if one of the two was not measured."""
-        if one.absent or other.absent or not one.rounds or not other.rounds:
+        if not (one.measured and other.measured):
             return None
         return cls([a / b for a, b in zip(one.rates(rate), other.rates(rate), strict=True)])
 
@@ -163,7 +168,9 @@ def work_differences(results: Results) -> list[str]:
             continue
         for name, candidate in series.items():
             for ours, theirs in zip(series[OURS].rounds, candidate.rounds, strict=False):
-                for unit, amount in ours.work.items():
-                    if abs(theirs.work[unit] - amount) > WORK_TOLERANCE * amount:
-                        sentences.append(f"{workload_name}: {name} did {theirs.work[unit]} {unit}, we did {amount}")
-    return sentences
+                for unit in {**ours.work, **theirs.work}:
+                    mine, other = ours.work.get(unit), theirs.work.get(unit)
+                    if mine is None or other is None or abs(other - mine) > WORK_TOLERANCE * mine:
+                        theirs_text, our_text = ("an unknown number of" if n is None else n for n in (other, mine))
+                        sentences.append(f"{workload_name}: {name} did {theirs_text} {unit}, we did {our_text}")
+    return list(dict.fromkeys(sentences))

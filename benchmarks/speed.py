@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -89,7 +91,9 @@ def run_worker(workload_name: str, candidate_name: str, seed: int, core: int | N
     command: Sequence[str] = (sys.executable, str(WORKER), workload_name, candidate_name, "--seed", str(seed))
     if core is not None:
         command = (*command, "--core", str(core))
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    with tempfile.TemporaryDirectory() as cache:  # nothing was compiled before
+        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=env)
     if done.returncode != 0:
         return None
     return _measurement(json.loads(done.stdout.splitlines()[-1]))
@@ -132,7 +136,7 @@ def report(known: Mapping[str, Any], page: Path | None) -> str:
     results = {name: _series(fields["candidates"], WORKLOADS[name].threads) for name, fields in known.items()}
     parts = [table(results), "\n".join(f"- {name}: {WORKLOADS[name].title}" for name in results)]
     if times := compile_times(results):
-        parts.append("Compiling took, apart from the rates: " + "; ".join(times) + ".")
+        parts.append("Compiling from scratch took, apart from the rates: " + "; ".join(times) + ".")
     parts += outcomes(results)
     parts += [f"NOT COMPARABLE: {sentence}." for sentence in work_differences(results)]
     parts += [

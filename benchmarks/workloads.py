@@ -186,6 +186,7 @@ DQN_CANDIDATES = {**OUR_DQN, "sb3": Candidate("candidates.sb3:dqn", "stable-base
 UPDATE_CANDIDATES = {
     OURS: Candidate("candidates.ours:update", "rl-training"),
     COMPILED: Candidate("candidates.ours:update_compiled", "rl-training"),
+    "axiomrl": Candidate("candidates.axiomrl_value:update", "axiomrl", bars={}),
     "bare torch": Candidate("candidates.limit:update_eager", "torch", is_limit=True),
     "bare torch, compiled": Candidate("candidates.limit:update_compiled", "torch", is_limit=True, bars={"updates": 0.85}),
 }
@@ -259,6 +260,8 @@ WORKLOADS: dict[str, Workload] = {
             OURS: Candidate("candidates.ours:ppo", "rl-training"),
             COMPILED: Candidate("candidates.ours:ppo_compiled", "rl-training"),
             "sb3": Candidate("candidates.sb3:ppo", "stable-baselines3"),
+            "axiomrl": Candidate("candidates.axiomrl_value:ppo", "axiomrl", bars={}),
+            "bare torch": Candidate("candidates.bare_torch:ppo", "torch", is_limit=True),
         },
     ),
     "w7r": Workload(
@@ -315,7 +318,9 @@ WORKLOADS: dict[str, Workload] = {
         bars={"env steps": 1.4},
         candidates={
             OURS: Candidate("candidates.ours:sac", "rl-training"),
+            COMPILED: Candidate("candidates.ours:sac_compiled", "rl-training"),
             "sb3": Candidate("candidates.sb3:sac", "stable-baselines3"),
+            "axiomrl": Candidate("candidates.axiomrl_value:sac", "axiomrl", bars={}),
             "bare torch": Candidate("candidates.bare_torch:sac", "torch", is_limit=True),
         },
     ),
@@ -326,6 +331,7 @@ WORKLOADS: dict[str, Workload] = {
         candidates={
             OURS: Candidate("candidates.ours:replay", "rl-training"),
             "sb3": Candidate("candidates.sb3:replay", "stable-baselines3"),
+            "axiomrl": Candidate("candidates.axiomrl_value:replay", "axiomrl"),
         },
     ),
     "prioritized": Workload(
@@ -335,6 +341,7 @@ WORKLOADS: dict[str, Workload] = {
         candidates={
             OURS: Candidate("candidates.ours:prioritized", "rl-training"),
             "cpprb": Candidate("candidates.cpprb_:prioritized", "cpprb"),
+            "tianshou": Candidate("candidates.tianshou_:prioritized", "tianshou"),
         },
     ),
 }

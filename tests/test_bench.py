@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,14 @@ from test_bad_input import assert_refused
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import Peer, Reference, load_entries
-from rl_training.bench.report import learning_table, made_with, peer_table, race_table
-from rl_training.bench.runner import locked
+from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_table
+from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
 from rl_training.cli import main
 from rl_training.errors import ConfigError
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.run import step_directories
+from rl_training.runtime.evaluation import EvaluationResult
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = {"seeds": 2, "threshold": 5, "passing": 2, "source": "nobody"}
@@ -157,7 +160,8 @@ def test_side_by_side_only_seeds_that_both_have_count() -> None:
     peers = {name: Peer.model_validate(PEER) for name in ("a", "b", "c")}
     ours = {"a": {"0": outcome(500), "1": outcome(500), "2": outcome(0)}, "b": {"0": outcome(261)}, "c": {"0": outcome(1)}}
     theirs = {"a": {"0": outcome(100), "1": outcome(200)}, "b": {"0": outcome(22)}}
-    text = peer_table(peers, ours, theirs)
+    references = {name: Reference.model_validate({"seeds": seeds, "source": "x"}) for name, seeds in (("a", 2), ("b", 1))}
+    text = peer_table(references, peers, ours, theirs)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:5]]
     assert rows[0][2:7] == ["2", "500.0 [500.0, 500.0]", "stable-baselines3", "150.0 [100.0, 200.0]", "1.00 [1.00, 1.00]"]
     assert rows[2][5] == "not run"
@@ -165,22 +169,74 @@ def test_side_by_side_only_seeds_that_both_have_count() -> None:
     assert "IQM of ours 0.750 [0.750, 0.750], of the peers 0.082" in text  # (1 + .5) / 2 and (78/478 + 0) / 2
 
 
+def test_too_few_seeds_decide_nothing_beside_a_peer() -> None:
+    peers = {"tiny.yaml": Peer.model_validate(PEER)}
+    four = {"tiny.yaml": {str(seed): outcome(500) for seed in range(4)}}
+    row = [cell.strip() for cell in peer_table({}, peers, four, four).splitlines()[2].split("|")[1:-1]]
+    assert row[2:7] == ["4", "500.0 [500.0, 500.0]", "stable-baselines3", "500.0 [500.0, 500.0]", "incomplete: 4 of 5 seeds"]
+
+
+def test_races_and_peers_of_other_settings_are_outdated() -> None:
+    peer = Peer.model_validate(PEER)
+    peers = {"tiny.yaml": peer}
+    changed = {"tiny.yaml": peer.model_copy(update={"steps": 7})}
+
+    def results(race: float | None) -> list[dict[str, dict[str, Any]]]:
+        """Five seeds of ours and of the peer."""
+        jobs = (Job("tiny.yaml", 0, Path("runs"), side, race) for side in (None, peer))
+        return [
+            {str(seed): {**outcome(500), "solved": True, "cpu_seconds": 1.0, "config": job.digest} for seed in range(5)}
+            for job in jobs
+        ]
+
+    ours, theirs = results(peer.solved)
+    races = {"tiny.yaml ours": ours, "tiny.yaml stable-baselines3": theirs}
+    assert "| MISSED |" in race_table({}, peers, races)
+    assert "OUTDATED, the config has changed: MISSED" in race_table({}, changed, races)
+    mine, other = ({"tiny.yaml": seeds} for seeds in results(None))
+    assert "OUTDATED" not in peer_table({}, peers, mine, other)
+    assert "OUTDATED, the config has changed: 0.50" in peer_table({}, changed, mine, other)
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", algo_kwargs={"gamma": 0.9})))
+    assert "OUTDATED" in race_table({}, peers, races)
+    assert "OUTDATED" in peer_table({}, peers, mine, other)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "cells"),
     [
-        ([10, 20, 30], [60, 60, 90], ["20.0", "60.0", "3.00", "3", "reached"]),
-        ([10, 20, 30], [59, 59, 59], ["20.0", "59.0", "2.95", "3", "MISSED"]),
-        ([10, None, None], [5, 6, 7], ["unsolved", "6.0", "-", "3", "MISSED"]),
-        ([10, None, 20], [5, None, None], ["20.0", "unsolved", "more than can be said", "3", "reached"]),
+        ([10, 10, 20, 30, 30], [60, 60, 60, 90, 90], ["20.0", "60.0", "3.00", "3", "reached"]),
+        ([10, 10, 20, 30, 30], [59] * 5, ["20.0", "59.0", "2.95", "3", "MISSED"]),
+        ([10, 20, 30, 30], [60, 60, 90, 90, 90], ["25.0", "75.0", "3.00", "3", "incomplete: 4 of 5 seeds"]),
+        ([10, 10, None, None, None], [5, 6, 6, 7, 7], ["unsolved", "6.0", "-", "3", "MISSED"]),
+        ([10, 10, 20, None, None], [5, 5, None, None, None], ["20.0", "unsolved", "more than can be said", "3", "reached"]),
     ],
 )
 def test_a_seed_that_never_solves_it_counts_as_endless(ours: list[Any], theirs: list[Any], cells: list[str]) -> None:
     def results(times: list[Any]) -> dict[str, dict[str, Any]]:
         return {str(seed): {"solved": time is not None, "cpu_seconds": time or 99} for seed, time in enumerate(times)}
 
-    text = race_table({"x": Peer.model_validate(PEER)}, {"x ours": results(ours), "x stable-baselines3": results(theirs)})
+    text = race_table({}, {"x": Peer.model_validate(PEER)}, {"x ours": results(ours), "x stable-baselines3": results(theirs)})
     row = [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]]
     assert [row[3], *row[6:]] == cells
+
+
+def test_curves_of_a_peer_that_is_no_longer_known_are_drawn(tmp_path: Path) -> None:
+    both = {"tiny.yaml": {str(seed): outcome(500) for seed in range(3)}}
+    assert draw_curves({}, both, both, {}, tmp_path / "curves.svg")
+    assert "peer, as tiny.yaml" in (tmp_path / "curves.svg").read_text()
+
+
+def test_who_waits_for_a_lock_hears_a_stop() -> None:
+    job = Job("tiny.yaml", 0, Path("runs"))
+    runner = Runner([job], 1, io.StringIO())
+    with locked(job):
+        waiting = threading.Thread(target=runner._run, args=(job,), daemon=True)
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        runner._stop()
+        waiting.join(20)
+        assert not waiting.is_alive()
 
 
 def test_a_section_is_replaced_and_the_rest_of_the_page_stays() -> None:
@@ -315,6 +371,21 @@ def test_a_peer_trains_on_our_task_and_races_us() -> None:
                 assert outcome["cpu_seconds"] > 0
     finally:
         os.sched_setaffinity(0, affinity)
+
+
+def test_the_episodes_that_end_a_race_do_not_confirm_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl_training.bench.race import EPISODES, HELD, race_ours
+    from rl_training.runtime.trainer import Trainer
+
+    def evaluate(self: Trainer, episodes: int, stop: Any = None) -> EvaluationResult:
+        """The first episodes go well, the others 90 % as well."""
+        returns = [500.0] * EPISODES + [450.0] * HELD
+        return EvaluationResult(returns[:episodes], [1] * episodes)
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    config = Job("tiny.yaml", 0, Path("runs")).load_config()
+    assert not race_ours(config, 455.0)["solved"]
+    assert race_ours(config, 450.0)["solved"]
 
 
 def test_jobs_survive_the_way_to_their_process() -> None:

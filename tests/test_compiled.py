@@ -33,6 +33,7 @@ def obstacle(algo: str) -> str | None:
 
 
 COMPILED = [name for name in ALGORITHMS if obstacle(name) is None]
+assert set(COMPILED) >= {"dqn", "qr_dqn", "c51", "ppo", "sac"}
 EAGER_ONLY = [name for name in ALGORITHMS if name not in COMPILED]
 EVERY_OPTION = {
     "n_step": 3,
@@ -60,6 +61,11 @@ CASES: dict[str, tuple[str | None, dict[str, Any]]] = {
     "masked actions, no clipping": ("rl_training_test_envs:Masked-v0", {"double": True, "max_grad_norm": None}),
     "images": ("rl_training_test_envs:ImageWalk-v0", {"frame_stack": 3}),
     "continuous actions": ("Pendulum-v1", {}),
+    "the actor every other time": (
+        "Pendulum-v1",
+        {"actor_update_interval": 2, "reward_scale": 0.5, "target_update_interval": 3, "max_grad_norm": 0.5},
+    ),
+    "a fixed temperature": ("Pendulum-v1", {"learn_alpha": False, "alpha": 0.2}),
 }
 FITTING = [
     (algo, case)
@@ -67,6 +73,7 @@ FITTING = [
     for case, (env_id, _) in CASES.items()
     if env_id is None or ("continuous" if env_id == "Pendulum-v1" else "discrete") in REGISTRY[algo].actions
     if case != "images" or "image" in REGISTRY[algo].observations
+    if algo == "sac" or case not in ("the actor every other time", "a fixed temperature")
 ]
 
 
@@ -153,6 +160,17 @@ def test_a_batch_of_another_size_gets_a_graph_of_its_own() -> None:
     assert_same_learning(eager, fast)
 
 
+def test_the_cpu_seconds_of_a_run_have_the_compilers_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = [sys.executable, "-S", "-c", "import time\nwhile time.process_time() < 0.5: pass"]
+    trainer = Trainer(tiny_config("dqn", compile="on"))
+    monkeypatch.setattr(trainer.learner, "compile", lambda: subprocess.run(busy, check=True))
+    own = time.process_time()
+    trainer.train(40)
+    own = time.process_time() - own
+    trainer.close()
+    assert trainer._earlier_cpu_seconds > own + 0.4
+
+
 # ---------------------------------------------------------------------------------------------------- the decision
 
 
@@ -217,8 +235,9 @@ def test_a_setting_that_cannot_be_compiled_says_so() -> None:
 # ------------------------------------------------------------------------------------------------------- resuming
 
 
-def start_and_stop(mode: str, run: Path, stop_at: int | None = None) -> Trainer:
-    trainer = start_training(tiny_config("dqn", compile=mode, output_dir=str(run)), command="test")
+def start_and_stop(mode: str, run: Path, stop_at: int | None = None, algo: str = "dqn", **settings: Any) -> Trainer:
+    config = tiny_config(algo, compile=mode, output_dir=str(run), algo_kwargs=settings)
+    trainer = start_training(config, command="test")
     trainer.train(stop_at)
     trainer.close()
     return trainer
@@ -236,18 +255,43 @@ def set_mode(run: Path, mode: str) -> None:
     (run / "config.yaml").write_text(yaml.safe_dump({**config, "compile": mode}))
 
 
+@pytest.mark.usefixtures("backend")
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("algo", "settings"), [("dqn", {}), ("sac", {"actor_update_interval": 3})])
 @pytest.mark.parametrize("mode", ["on", "off"])
-def test_auto_stays_in_the_mode_of_the_checkpoint(mode: str, backend: str, tmp_path: Path) -> None:
+def test_auto_stays_in_the_mode_of_the_checkpoint(
+    algo: str, settings: dict[str, Any], mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, parted = tmp_path / "whole", tmp_path / "parted"
-    start_and_stop(mode, whole)
-    start_and_stop(mode, parted, stop_at=100)
+    start_and_stop(mode, whole, None, algo, **settings)
+    start_and_stop(mode, parted, 100, algo, **settings)
     set_mode(parted, "auto")
+    enough = 0 if mode == "off" else 10**9  # a new decision would be for the other mode
+    monkeypatch.setattr(REGISTRY[algo].load(), "compile_repaid_after", enough)
     assert go_on(parted).compilation.in_force == (mode == "on")
     mine, theirs = final_fingerprint(parted), final_fingerprint(whole)
     assert mine["metrics"] == theirs["metrics"]
     for part in ("policy", "training", "replay"):
         assert mine["files"][f"{part}.safetensors"] == theirs["files"][f"{part}.safetensors"]
+
+
+def test_auto_gives_up_a_mode_that_has_become_impossible_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "CompiledGraph", TracedGraph)
+    run = tmp_path / "run"
+    start_and_stop("on", run, 100, "ppo")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["algo_kwargs"]["target_kl"] = 0.1
+    (run / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "auto"}))
+    with pytest.warns(UserWarning, match="without a compiled update, for target_kl decides.*: no longer bit for bit"):
+        assert not go_on(run).compilation.in_force
+
+
+def test_an_error_of_ours_does_not_read_as_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(tiny_config("dqn", compile="on"))
+    monkeypatch.setattr(trainer.algorithm, "weighted_loss", lambda batch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train(40)
+    trainer.close()
 
 
 @pytest.mark.usefixtures("backend")

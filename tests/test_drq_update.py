@@ -154,7 +154,7 @@ def test_two_shifts_each_are_the_average_by_hand() -> None:
     for m in range(2):
         q1, q2 = network.critic.values(network.critic.encode(views.obs[m * rows : (m + 1) * rows]), batch.action)
         loss = loss + ((q1 - target).square() + (q2 - target).square()) / 2
-    found = algorithm.critic_loss(views, batch, 0)
+    found = algorithm.critic_loss(views, batch, algorithm.noise(len(views.next_obs)), 0)
     torch.testing.assert_close(found.loss, loss)
     torch.testing.assert_close(found.metrics["target_q_mean"], target)
     for one, output in ((algorithm, found.loss), (twin, loss)):
@@ -186,10 +186,12 @@ def gradient_of(algorithm: DrQ, loss: Tensor) -> tuple[set[str], set[str]]:
 def test_each_loss_reaches_its_own_weights_and_no_others(mode: str) -> None:
     algorithm, batch = make_drq(**MODES[mode]), make_batch()
     views = algorithm.views(batch)
-    reached, untouched = gradient_of(algorithm, algorithm.critic_loss(views, batch, 0).loss)
+    reached, untouched = gradient_of(
+        algorithm, algorithm.critic_loss(views, batch, algorithm.noise(len(views.next_obs)), 0).loss
+    )
     assert {name for name in reached if not name.startswith("critic.")} == set()
     assert {name for name in untouched if not name.startswith("actor.")} == set()
-    reached, untouched = gradient_of(algorithm, algorithm.actor_loss(views.obs[:4], None, 0).loss)
+    reached, untouched = gradient_of(algorithm, algorithm.actor_loss(views.obs[:4], None, algorithm.noise(4), 0).loss)
     assert {name for name in reached if not name.startswith("actor.")} == set()
     assert {name for name in untouched if not name.startswith("critic.")} == set()
     assert algorithm.temperature.log_alpha.grad == 0

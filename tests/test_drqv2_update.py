@@ -102,11 +102,11 @@ def test_the_encoder_is_trained_by_the_critic_only() -> None:
     algorithm, batch = make_drqv2(), make_batch()
     names = {name for name, _ in algorithm.policy.network.named_parameters()}
     views = algorithm.views(batch)
-    critic = algorithm.critic_loss(views, batch, 0)
+    critic = algorithm.critic_loss(views, batch, algorithm.noise(len(views.next_obs)), 0)
     assert critic.features is not None
     assert not critic.features.requires_grad
     assert gradients(algorithm, critic.loss) == {name for name in names if name.startswith("critic.")}
-    actor = algorithm.actor_loss(views.obs, critic.features, 0)
+    actor = algorithm.actor_loss(views.obs, critic.features, algorithm.noise(len(views.obs)), 0)
     assert gradients(algorithm, actor.loss) == {name for name in names if name.startswith("actor.")}
     assert all(parameter.dim() < 4 for parameter in algorithm.policy.network.actor.parameters())  # no convolutions of its own
 

@@ -140,11 +140,11 @@ def test_each_loss_moves_only_its_own_weights() -> None:
     algorithm, batch = make_sac(), make_batch()
     network = algorithm.policy.network
     views = algorithm.views(batch)
-    torch.autograd.backward(algorithm.critic_loss(views, batch, 0).loss.sum())
+    torch.autograd.backward(algorithm.critic_loss(views, batch, algorithm.noise(len(views.next_obs)), 0).loss.sum())
     assert algorithm.critic_optimizer.gradient.abs().sum() > 0
     assert algorithm.actor_optimizer.gradient.abs().sum() == 0
     algorithm.critic_optimizer.gradient.zero_()
-    torch.autograd.backward(algorithm.actor_loss(views.obs, None, 0).loss.sum())
+    torch.autograd.backward(algorithm.actor_loss(views.obs, None, algorithm.noise(len(views.obs)), 0).loss.sum())
     assert algorithm.actor_optimizer.gradient.abs().sum() > 0
     assert algorithm.critic_optimizer.gradient.abs().sum() == 0
     assert all(parameter.grad is None for parameter in algorithm.target.parameters())

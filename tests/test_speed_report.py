@@ -15,6 +15,7 @@ from report import Ratio, Series, compile_times, outcomes, profile, table, work_
 from workloads import COMPILED, OURS, WORKLOADS, Candidate
 
 RATE = "env steps"
+PHASES = {"environment": 1.0, "acting": 2.0, "sampling": 0.0, "update": 5.0, "rest": 0.5}
 
 
 def series(*rates: float, compile_seconds: float = 0.0, updates: int = 100) -> Series:
@@ -101,7 +102,16 @@ def test_the_compiled_one_of_ours_has_bars_of_its_own(
 def test_a_candidate_that_did_other_work_is_named(results: dict[str, dict[str, Series]]) -> None:
     assert work_differences(results) == []
     results["w1"]["sb3"] = series(100, 100, 300, updates=50)
-    assert work_differences(results)[0] == "w1: sb3 did 50 updates, we did 100"
+    assert work_differences(results) == ["w1: sb3 did 50 updates, we did 100"]
+
+
+def test_work_that_one_of_the_two_does_not_tell_is_a_difference(results: dict[str, dict[str, Series]]) -> None:
+    def silent() -> Series:
+        return Series([replace(measurement, work={}) for measurement in series(100, 100).rounds])
+
+    ours = results["w1"][OURS]
+    assert work_differences({"w1": {OURS: ours, "sb3": silent()}}) == ["w1: sb3 did an unknown number of updates, we did 100"]
+    assert work_differences({"w1": {OURS: silent(), "sb3": ours}}) == ["w1: sb3 did 100 updates, we did an unknown number of"]
 
 
 def test_bars_are_divided_by_the_fastest_peer(results: dict[str, dict[str, Series]]) -> None:
@@ -124,6 +134,20 @@ def test_without_a_peer_the_limit_is_the_unit(results: dict[str, dict[str, Serie
 def test_ratio_of_what_was_not_measured_is_none() -> None:
     assert Ratio.of(series(1), Series(absent="failed"), RATE) is None
     assert Ratio.of(series(1), Series(), RATE) is None
+
+
+@pytest.mark.parametrize("failing", [OURS, "sb3"])
+def test_one_that_fails_after_a_good_round_is_left_out_of_the_picture(
+    results: dict[str, dict[str, Series]], failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_round = series(100).rounds[0]
+    monkeypatch.setattr(Candidate, "is_installed", True)
+    monkeypatch.setattr(speed, "run_worker", lambda _, name, seed, __: None if name == failing and seed else one_round)
+    results["w1"] = speed.measure("w1", 2, None)
+    assert (results["w1"][failing].absent, len(results["w1"][failing].rounds)) == ("failed", 1)
+    assert failing not in {bar.label for group in groups(results) for bar in group.bars}
+    assert draw_speed(results, tmp_path / "bars.svg") == (failing != OURS)
+    assert "failed" in {cell for row in rows(table(results)) for cell in row}
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
@@ -150,6 +174,9 @@ def test_the_page_is_written_again_without_measuring(
 ) -> None:
     figures, page = tmp_path / "speed.json", tmp_path / "docs" / "benchmarks.md"
     made = {"date": "2026-01-02", "versions": {"torch": "2"}, "machine": "a machine"}
+    for measurement in results["w1"][OURS].rounds:
+        measurement.work["env steps"] = 1000
+        measurement.seconds.update(PHASES)
     changed = kept(results["w1"], **made)
     changed["settings"]["batch_size"] = 7
     later = {**WORKLOADS["w1"].candidates, "prioritised": Candidate("x:y", "torch")}
@@ -165,11 +192,13 @@ def test_the_page_is_written_again_without_measuring(
         "OUTDATED: w1",
         "Not measured: w1 (prioritised), w1c,",
         "w1: idle share 25.0% of the time.",
-        "Compiling took, apart from the rates: w1, ours: 20 (20..20) s.",
+        "Compiling from scratch took, apart from the rates: w1, ours: 20 (20..20) s.",
         "- w1: 2026-01-02, 3 rounds; torch 2; a machine; `python benchmarks/speed.py --workloads w1 --rounds 3`",
     ):
         assert part in text
     assert (tmp_path / "docs" / "charts" / "speed.svg").exists()
+    (row,) = rows((tmp_path / "docs" / "performance.md").read_text().split("<!-- profile: begin -->")[1].strip())[:1]
+    assert row == ["w1", OURS, "1000", "2000", "0", "5000", "500", "8500"]
     assert "gone" not in text
 
 
@@ -185,12 +214,30 @@ def test_files_of_before_are_read(results: dict[str, dict[str, Series]], tmp_pat
     assert "OUTDATED" not in text
 
 
+def test_every_round_compiles_from_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process has a cache of its own, gone after it."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import json, os, sys\n"
+        "cache = os.environ['TORCHINDUCTOR_CACHE_DIR']\n"
+        "fresh = os.path.isdir(cache) and not os.listdir(cache)\n"
+        "open(os.path.join(cache, 'kernel'), 'w').close()\n"
+        f"print(cache, file=open({str(tmp_path / 'told')!r}, 'a'))\n"
+        "print(json.dumps({'rates': {}, 'outcome': {'fresh': fresh}}))\n"
+    )
+    monkeypatch.setattr(speed, "WORKER", worker)
+    rounds = [speed.run_worker("w1", COMPILED, seed, None) for seed in range(2)]
+    assert [measured.outcome for measured in rounds if measured] == [{"fresh": True}] * 2
+    caches = (tmp_path / "told").read_text().split()
+    assert len(set(caches)) == 2
+    assert not any(Path(cache).exists() for cache in caches)
+
+
 def test_the_quick_part_exists() -> None:
     assert set(speed.QUICK) <= set(WORKLOADS)
 
 
 def test_the_profile_is_of_an_env_step() -> None:
-    phases = {"environment": 1.0, "acting": 2.0, "sampling": 0.0, "update": 5.0, "rest": 0.5}
-    measured = Measurement({RATE: Rate(1000, 1.0, 2.0)}, {"env steps": 1000}, seconds={**phases, "compilation": 9.0})
+    measured = Measurement({RATE: Rate(1000, 1.0, 2.0)}, {"env steps": 1000}, seconds={**PHASES, "compilation": 9.0})
     (row,) = rows(profile({"w1": {OURS: Series([measured]), "sb3": series(100)}}))
     assert row == ["w1", OURS, "1000", "2000", "0", "5000", "500", "8500"]

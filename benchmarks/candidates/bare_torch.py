@@ -14,16 +14,17 @@ import torch
 from measure import Measurement, Stopwatch, repeat
 from torch import Tensor, nn
 from torch.nn import functional as F
-from workloads import DrQSettings, SACSettings
+from workloads import DrQSettings, PPOSettings, SACSettings
 
 from candidates.ours import image_batch
 from rl_training.data import random_shift
+from rl_training.runtime.cadence import PhaseTimer
 
 
-def mlp(sizes: Sequence[int]) -> nn.Sequential:
+def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
 
 
@@ -69,20 +70,24 @@ def sac(settings: SACSettings, seed: int) -> Measurement:
     rows = {name: tensor.numpy() for name, tensor in store.items()}
     rng = np.random.default_rng(seed)
     updates = 0
-    watch = Stopwatch()
+    watch, timer = Stopwatch(), PhaseTimer()
     for step in range(settings.total_steps):
         if step < settings.learning_starts:
             action = rng.uniform(-1.0, 1.0, 1).astype(np.float32)
         else:
             with torch.no_grad():
                 action = squashed(actor(torch.from_numpy(obs)[None]))[0].numpy()[0]
+        timer.lap("acting")
         next_obs, reward, _, truncated, _ = env.step(2.0 * action)
+        timer.lap("environment")
         rows["s"][step], rows["a"][step], rows["r"][step], rows["t"][step] = obs, action, float(reward), next_obs
         obs = env.reset()[0] if truncated else next_obs
+        timer.lap("rest")
         if step < settings.learning_starts:
             continue
         index = torch.randint(0, step + 1, (batch_size,))
         s, a, r, t = (tensor.index_select(0, index) for tensor in store.values())
+        timer.lap("sampling")
         alpha = log_alpha.detach().exp()
         with torch.no_grad():
             next_action, next_log_prob = squashed(actor(t))
@@ -99,8 +104,83 @@ def sac(settings: SACSettings, seed: int) -> Measurement:
         with torch.no_grad():
             torch._foreach_lerp_(followers, online, settings.tau)
         updates += 1
+        timer.lap("update")
     return Measurement(
-        rates={"env steps": watch.rate(settings.total_steps)}, work={"env steps": settings.total_steps, "updates": updates}
+        rates={"env steps": watch.rate(settings.total_steps)},
+        work={"env steps": settings.total_steps, "updates": updates},
+        seconds=timer.seconds,
+    )
+
+
+def ppo(settings: PPOSettings, seed: int) -> Measurement:
+    torch.manual_seed(seed)
+    count, length, hidden = settings.num_envs, settings.n_steps, settings.hidden_sizes
+    envs = [gym.make(settings.env_id) for _ in range(count)]
+    obs = np.stack([env.reset(seed=seed * 1000 + i)[0] for i, env in enumerate(envs)])
+    space: Any = envs[0].action_space
+    actor, critic = mlp([obs.shape[1], *hidden, int(space.n)], nn.Tanh), mlp([obs.shape[1], *hidden, 1], nn.Tanh)
+    parameters: list[Any] = [*actor.parameters(), *critic.parameters()]
+    optimizer = torch.optim.Adam(parameters, settings.learning_rate, eps=1e-5, fused=True)
+    weights = [
+        [p.detach().numpy() for p in net.parameters()] for net in (actor, critic)
+    ]  # views: acting reads the same memory
+    rng = np.random.default_rng(seed)
+    seen, action = np.zeros((length, *obs.shape), np.float32), np.zeros((length, count), np.int64)
+    log_prob, reward, alive, value = np.zeros((4, length + 1, count), np.float32)
+
+    def forward(layers: Sequence[Any], x: Any) -> Any:
+        for i in range(0, len(layers), 2):
+            x = x @ layers[i].T + layers[i + 1]
+            x = np.tanh(x) if i + 2 < len(layers) else x
+        return x
+
+    def flat(array: Any) -> Tensor:
+        return torch.from_numpy(array.reshape(length * count, *array.shape[2:]))
+
+    def learn(columns: Sequence[Tensor]) -> None:
+        inputs, chosen, old, advantage, target = columns
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        all_log_probs = F.log_softmax(actor(inputs), 1)
+        ratio = (all_log_probs.gather(1, chosen.unsqueeze(1)).squeeze(1) - old).exp()
+        loss = -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+        loss = loss + 0.5 * F.mse_loss(critic(inputs).squeeze(1), target)
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(parameters, 0.5)
+        optimizer.step()
+
+    updates = 0
+    watch, timer = Stopwatch(), PhaseTimer()
+    for _ in range(settings.total_steps // (count * length)):
+        for k in range(length):
+            scores = forward(weights[0], obs)
+            logs = scores - np.logaddexp.reduce(scores, 1, keepdims=True)
+            drawn = (rng.random((count, 1)) > np.exp(logs).cumsum(1)[:, :-1]).sum(1)
+            seen[k], action[k], log_prob[k] = obs, drawn, logs[np.arange(count), drawn]
+            value[k] = forward(weights[1], obs)[:, 0]
+            timer.lap("acting")
+            for i, env in enumerate(envs):
+                obs[i], reward[k, i], terminated, truncated, _ = env.step(drawn[i])
+                alive[k, i] = not (terminated or truncated)
+                if terminated or truncated:
+                    obs[i] = env.reset()[0]
+            timer.lap("environment")
+        value[length] = forward(weights[1], obs)[:, 0]
+        advantage, later = np.zeros((length, count), np.float32), np.zeros(count, np.float32)
+        for k in reversed(range(length)):
+            later = reward[k] + 0.99 * alive[k] * (value[k + 1] + 0.95 * later) - value[k]
+            advantage[k] = later
+        columns = [flat(array) for array in (seen, action, log_prob[:length], advantage, advantage + value[:length])]
+        timer.lap("rest")
+        for _ in range(settings.n_epochs):
+            for index in torch.chunk(torch.randperm(length * count), settings.n_minibatches):
+                learn([column[index] for column in columns])
+                updates += 1
+        timer.lap("update")
+    return Measurement(
+        rates={"env steps": watch.rate(settings.total_steps)},
+        work={"env steps": settings.total_steps, "updates": updates},
+        seconds=timer.seconds,
     )
 
 

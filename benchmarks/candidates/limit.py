@@ -228,4 +228,5 @@ def update_alone(settings: UpdateSettings, *, compiled: bool) -> Measurement:
     watch = Stopwatch()
     for _ in range(settings.updates):
         update(settings.buffer_size)
-    return Measurement({"updates": watch.rate(settings.updates)}, seconds={"compilation": compile_seconds})
+    rate, updates = watch.rate(settings.updates), settings.warm_up + settings.updates
+    return Measurement({"updates": rate}, {"updates": updates}, seconds={"compilation": compile_seconds})

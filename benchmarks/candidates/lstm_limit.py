@@ -57,4 +57,5 @@ def updates(settings: SequenceSettings, seed: int) -> Measurement:
         optimizer.step()
 
     repeat(update, settings.warm_up)
-    return Measurement(rates={"updates": repeat(update, settings.updates)})
+    rate = repeat(update, settings.updates)
+    return Measurement(rates={"updates": rate}, work={"updates": settings.warm_up + settings.updates})

@@ -76,15 +76,20 @@ def dqn_config(settings: DQNSettings, seed: int, compile_mode: str) -> TrainConf
     )
 
 
-def dqn(settings: DQNSettings, seed: int, compile_mode: str = "off") -> Measurement:
+def measured(config: TrainConfig) -> Measurement:
+    """A run from its first step to its last."""
     clock = LoopClock()
-    result = Trainer(dqn_config(settings, seed, compile_mode), progress=clock).train()
+    result = Trainer(config, progress=clock).train()
     return Measurement(
         rates={"env steps": clock.rate},
         work={"env steps": result.env_steps, "updates": result.updates},
         outcome={"return of the last 100 episodes": result.metrics["return_mean"]},
         seconds=result.seconds,
     )
+
+
+def dqn(settings: DQNSettings, seed: int, compile_mode: str = "off") -> Measurement:
+    return measured(dqn_config(settings, seed, compile_mode))
 
 
 def dqn_compiled(settings: DQNSettings, seed: int) -> Measurement:
@@ -106,16 +111,14 @@ def update(settings: UpdateSettings, seed: int, compile_mode: str = "off") -> Me
     obs, next_obs = rng.standard_normal((2, size, settings.obs_dim), np.float32)
     reward, discount = rng.standard_normal(size, np.float32), np.full(size, settings.gamma, np.float32)
     buffer.add(Transitions(obs, rng.integers(0, settings.actions, size), reward, next_obs, discount))
-    compiling = Stopwatch()
-    if compile_mode == "on":
-        algorithm.compile(buffer)
-    seconds = compiling.rate(1).wall_seconds
+    compiling = repeat(lambda: algorithm.compile(buffer), 1).wall_seconds if compile_mode == "on" else 0.0
 
     def learn() -> None:
         algorithm.update(algorithm.sample(buffer, 0))
 
     repeat(learn, settings.warm_up)
-    return Measurement({"updates": repeat(learn, settings.updates)}, seconds={"compilation": seconds})
+    rate = repeat(learn, settings.updates)
+    return Measurement({"updates": rate}, {"updates": algorithm.updates}, seconds={"compilation": compiling})
 
 
 def update_compiled(settings: UpdateSettings, seed: int) -> Measurement:
@@ -147,9 +150,7 @@ def ppo(settings: PPOSettings, seed: int, compile_mode: str = "off") -> Measurem
             },
         }
     )
-    clock = LoopClock()
-    result = Trainer(config, progress=clock).train()
-    return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps}, seconds=result.seconds)
+    return measured(config)
 
 
 def transitions(rng: np.random.Generator, count: int, obs_dim: int) -> Transitions:
@@ -159,10 +160,15 @@ def transitions(rng: np.random.Generator, count: int, obs_dim: int) -> Transitio
     return Transitions(obs, np.zeros(count, np.int64), np.ones(count, np.float32), next_obs, discount)
 
 
-def sac(settings: SACSettings, seed: int) -> Measurement:
+def sac_compiled(settings: SACSettings, seed: int) -> Measurement:
+    return sac(settings, seed, "on")
+
+
+def sac(settings: SACSettings, seed: int, compile_mode: str = "off") -> Measurement:
     config = resolve_config(
         {
             "algo": "sac",
+            "compile": compile_mode,
             "env_id": settings.env_id,
             "seed": seed,
             "total_timesteps": settings.total_steps,
@@ -179,9 +185,7 @@ def sac(settings: SACSettings, seed: int) -> Measurement:
             },
         }
     )
-    clock = LoopClock()
-    result = Trainer(config, progress=clock).train()
-    return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps, "updates": result.updates})
+    return measured(config)
 
 
 def image_batch(settings: DrQSettings, seed: int) -> TransitionBatch:

@@ -8,12 +8,11 @@ import numpy as np
 from measure import Measurement, repeat
 from workloads import SequenceSettings
 
-from candidates.ours import LoopClock
+from candidates.ours import measured
 from rl_training.algorithms.base import init_generator
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.rng import RandomStreams
-from rl_training.runtime.trainer import Trainer
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, Step
 
 ENVS = 8
@@ -73,10 +72,9 @@ def updates(settings: SequenceSettings, seed: int) -> Measurement:
             buffer.update_priorities(batch.indices, result.priorities.numpy())
 
     repeat(update, settings.warm_up)
-    return Measurement(rates={"updates": repeat(update, settings.updates)})
+    rate = repeat(update, settings.updates)
+    return Measurement(rates={"updates": rate}, work={"updates": algorithm.updates})
 
 
 def run(settings: SequenceSettings, seed: int) -> Measurement:
-    clock = LoopClock()
-    result = Trainer(config_of(settings, seed), progress=clock).train()
-    return Measurement(rates={"env steps": clock.rate}, work={"env steps": result.env_steps, "updates": result.updates})
+    return measured(config_of(settings, seed))

@@ -71,7 +71,8 @@ def measure_ppo(algorithm: Any, policy: str, settings: PPOSettings, seed: int, *
     watch = Stopwatch()
     model.learn(settings.total_steps, log_interval=settings.total_steps)
     rate = watch.rate(model.num_timesteps)
-    return Measurement(rates={"env steps": rate}, work={"env steps": model.num_timesteps})
+    updates = model._n_updates * settings.n_minibatches  # it counts epochs
+    return Measurement(rates={"env steps": rate}, work={"env steps": model.num_timesteps, "updates": updates})
 
 
 def sac(settings: SACSettings, seed: int) -> Measurement:

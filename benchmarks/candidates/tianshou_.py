@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
-from measure import Measurement, Stopwatch
+import numpy as np
+from measure import Measurement, Stopwatch, repeat
 from tianshou.algorithm.modelfree.c51 import C51, C51Policy
 from tianshou.algorithm.optim import AdamOptimizerFactory
-from tianshou.data import Collector, VectorReplayBuffer
+from tianshou.data import Collector, PrioritizedReplayBuffer, ReplayBuffer, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv
 from tianshou.trainer import OffPolicyTrainerParams
 from tianshou.utils.net.common import Net
-from workloads import DQNSettings
+from workloads import DQNSettings, ReplaySettings
 
 
 def c51(settings: DQNSettings, seed: int) -> Measurement:
@@ -61,3 +62,20 @@ def c51(settings: DQNSettings, seed: int) -> Measurement:
     )
     rate = watch.rate(settings.total_steps)
     return Measurement({"env steps": rate}, {"env steps": settings.total_steps, "updates": int(result.update_step)}, {})
+
+
+def prioritized(settings: ReplaySettings, seed: int) -> Measurement:
+    np.random.seed(seed)  # noqa: NPY002  # the generator that this library samples with
+    rng, size = np.random.default_rng(seed), settings.capacity
+    obs, next_obs = rng.standard_normal((2, size, settings.obs_dim), np.float32)
+    never: Any = np.zeros(size, np.bool_)
+    columns: tuple[Any, ...] = (obs, np.zeros(size, np.int64), np.ones(size, np.float32), never, never, never, next_obs)
+    buffer = PrioritizedReplayBuffer(size, alpha=0.6, beta=0.4)
+    buffer.update(ReplayBuffer.from_data(*columns))
+
+    def cycle() -> None:
+        _, index = buffer.sample(settings.batch_size)
+        buffer.update_weight(index, rng.random(settings.batch_size))
+
+    cycle()  # numba compiles on the first call
+    return Measurement({f"sample + update of {settings.batch_size}": repeat(cycle, settings.samples)})

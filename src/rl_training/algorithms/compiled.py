@@ -7,7 +7,8 @@ Python is looked at again: all that an update reads or changes must be a tensor 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,40 +18,51 @@ from rl_training.algorithms.optimizer import FlatAdam
 from rl_training.errors import CompilationError
 
 T = TypeVar("T")
-#: batch and settings -> a loss per sample, and what to hand on
+#: batch, and settings with what earlier stages handed on -> a loss per sample, and what to hand on
 Losses = Callable[[Sequence[Tensor], Mapping[str, Tensor]], tuple[Tensor, Mapping[str, Tensor]]]
 #: lists of tensors by name
 Groups = Mapping[str, Sequence[Tensor]]
 
 
-class CompiledStep:
-    """One step of an optimiser on a network, and the target network's after it, as one graph.
+class Stage(NamedTuple):
+    """A loss and who goes down it."""
 
-    ``losses`` is the eager path's own: it runs once for each shape of batch, while the networks' parameters and buffers are
-    the graph's. Settings are numbers that may change with every step: ``learning_rate``; ``tau``, the share of a target
-    update, 0 for none; and further ones by name.
+    name: str  # of the loss, among what the step hands on
+    optimizer: FlatAdam
+    losses: Losses
+
+
+class CompiledStep:
+    """One step of one or more optimisers, each with the weights that those before it have left, and a target update after
+    them, as one graph.
+
+    The stages' ``losses`` are the eager path's own: they run once for each shape of batch, while the networks' parameters
+    and buffers are the graph's. Settings are numbers that may change with every step: ``learning_rate``; ``tau``, the share
+    of a target update, 0 for none; and further ones by name.
     """
 
     def __init__(
         self,
-        optimizer: FlatAdam,
-        network: nn.Module,
-        losses: Losses,
+        stages: Sequence[Stage],
+        networks: Sequence[tuple[nn.Module, Tensor]],  # each with its flat parameters, which two may share
         *,
         settings: Sequence[str] = (),
-        target: tuple[nn.Module, Tensor] | None = None,  # the network and its flat parameters
+        target: tuple[Tensor, Tensor] | None = None,  # flat parameters that follow the end of others
     ) -> None:
-        self._optimizer, self._losses = optimizer, losses
-        self._networks = Networks(network) if target is None else Networks(network, target[0])
+        self._stages, self._target = stages, target
+        self._networks = Networks(*(network for network, _ in networks))
+        self._vectors = [vector for _, vector in networks]
+        owned = {id(stage.optimizer.parameters) for stage in stages}
+        self._others = list({id(vector): vector for vector in self._vectors if id(vector) not in owned}.values())
         names = ("learning_rate", *settings, *(() if target is None else ("tau",)))
-        number = torch.zeros((), dtype=torch.float64, device=optimizer.parameters.device)
+        number = torch.zeros((), dtype=torch.float64, device=self._vectors[0].device)
         self._settings = {name: number.clone() for name in names}
         self._outputs: list[str] = []
         self._graph = CompiledGraph(
             self._step,
             {
-                "optimizer": optimizer.tensors,
-                "target": () if target is None else target[1:],
+                **{stage.name: stage.optimizer.tensors for stage in stages},
+                "others": self._others,
                 "settings": list(self._settings.values()),
                 "buffers": list(self._networks.buffers()),
             },
@@ -61,22 +73,32 @@ class CompiledStep:
         self._graph.prepare(batch)
 
     def __call__(self, batch: Sequence[Tensor], **settings: float) -> dict[str, Tensor]:
-        """The ``loss`` per sample, and what ``losses`` hands on."""
+        """The losses per sample, and what else the stages hand on."""
         for name, value in settings.items():
             self._settings[name].fill_(value)
         return dict(zip(self._outputs, self._graph(batch), strict=True))
 
     def _step(self, state: Groups, batch: Sequence[Tensor]) -> Sequence[Tensor]:
         settings = dict(zip(self._settings, state["settings"], strict=True))
+        given = {id(vector): tensor for vector, tensor in zip(self._others, state["others"], strict=True)}
+        given.update({id(stage.optimizer.parameters): state[stage.name][0] for stage in self._stages})
+        outputs: dict[str, Tensor] = {}
 
-        def losses(parameters: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            flat = (parameters, *state["target"])
-            loss, outputs = self._networks.call(lambda: self._losses(batch, settings), flat, state["buffers"])
-            return loss, {"loss": loss, **outputs}
+        def losses(stage: Stage, parameters: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            vectors = {**given, id(stage.optimizer.parameters): parameters}
+            loss, handed_on = self._networks.call(
+                lambda: stage.losses(batch, {**settings, **outputs}),
+                [vectors[id(vector)] for vector in self._vectors],
+                state["buffers"],
+            )
+            return loss, {stage.name: loss, **handed_on}
 
-        outputs = self._optimizer.traced_step(state["optimizer"], losses, settings["learning_rate"])
-        for target in state["target"]:
-            target.lerp_(state["optimizer"][0], settings["tau"].to(target.dtype))
+        for stage in self._stages:
+            tensors, rate = state[stage.name], settings["learning_rate"]
+            outputs.update(stage.optimizer.traced_step(tensors, partial(losses, stage), rate))
+        if self._target is not None:
+            target, followed = (given[id(vector)] for vector in self._target)
+            target.lerp_(followed[-len(target) :], settings["tau"].to(target.dtype))
         self._outputs = list(outputs)
         return list(outputs.values())
 
@@ -104,9 +126,10 @@ class CompiledGraph:
         inputs: list[Any] = [*self._state, *batch]
         # On a CPU the calls of the kernels become C++ too: quicker to compile, and 6 % of a small DQN's update.
         options = {"cpp_wrapper": all(tensor.device.type == "cpu" for tensor in inputs)}
+        traced = self.trace(batch)  # an error in here is ours, not the compiler's
         try:
             with torch.no_grad():
-                graph: Callable[..., Sequence[Tensor]] = torch._inductor.compile(self.trace(batch), inputs, options)
+                graph: Callable[..., Sequence[Tensor]] = torch._inductor.compile(traced, inputs, options)
         except Exception as error:  # a compiler fails in many ways: not installed, a device it does not know, a full disk
             raise CompilationError(next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
         self._graphs[_layout(batch)] = graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -140,10 +140,11 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
     # -- what differs between the algorithms
 
     @abstractmethod
-    def critic_loss(self, views: Views, batch: TransitionBatch, env_steps: int) -> Loss: ...
+    def critic_loss(self, views: Views, batch: TransitionBatch, noise: Tensor, env_steps: int) -> Loss:
+        """``noise`` has a row for each next observation."""
 
     @abstractmethod
-    def actor_loss(self, obs: Tensor, features: Tensor | None, env_steps: int) -> Loss:
+    def actor_loss(self, obs: Tensor, features: Tensor | None, noise: Tensor, env_steps: int) -> Loss:
         """From one view of the observations, and from what the critic's loss has seen of them."""
 
     def views(self, batch: TransitionBatch) -> Views:
@@ -152,21 +153,33 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
     # -- what they share
 
     def update(self, batch: TransitionBatch, env_steps: int = 0) -> UpdateResult:
-        config, learning_rate = self.config, self.learning_rate(env_steps)
+        config = self.config
         views = self.views(batch)
         if config.reward_scale != 1.0:
             batch = batch._replace(reward=batch.reward * config.reward_scale)
-        critic = self.critic_loss(views, batch, env_steps)
-        self.critic_optimizer.step(critic.loss, learning_rate)
         self.updates += 1
+        noise = [self.noise(len(views.next_obs))]
         if self.updates % config.actor_update_interval == 0:
-            actor = self.actor_loss(views.obs[: len(batch.reward)], critic.features, env_steps)
+            noise.append(self.noise(len(batch.reward)))
+        tau = config.tau if self.updates % config.target_update_interval == 0 else 0.0
+        measured = self.learn(views, batch, noise, tau, env_steps)
+        return UpdateResult({**measured, **self._actor_metrics})
+
+    def learn(
+        self, views: Views, batch: TransitionBatch, noise: Sequence[Tensor], tau: float, env_steps: int
+    ) -> Mapping[str, Tensor]:
+        """A step of the critic; if there is noise for it too, one of the actor; and of the target by the share ``tau``."""
+        learning_rate = self.learning_rate(env_steps)
+        critic = self.critic_loss(views, batch, noise[0], env_steps)
+        self.critic_optimizer.step(critic.loss, learning_rate)
+        for drawn in noise[1:]:
+            actor = self.actor_loss(views.obs[: len(batch.reward)], critic.features, drawn, env_steps)
             self.actor_optimizer.step(actor.loss, learning_rate)
             self._actor_metrics = {"actor_loss": actor.loss.detach(), **actor.metrics}
             self.actor_updated(actor, learning_rate)
-        if self.updates % config.target_update_interval == 0:
-            self._target_parameters.lerp_(self._followed, config.tau)
-        return UpdateResult({"critic_loss": critic.loss.detach(), **critic.metrics, **self._actor_metrics})
+        if tau:
+            self._target_parameters.lerp_(self._followed, tau)
+        return {"critic_loss": critic.loss.detach(), **critic.metrics}
 
     def actor_updated(self, actor: Loss, learning_rate: float) -> None:
         """Called after each step of the actor."""

@@ -75,10 +75,10 @@ class DrQ(PixelAlgorithm, SoftActorCritic):
         )
         return GaussianPolicy(network, spec, config)
 
-    def critic_loss(self, views: Views, batch: TransitionBatch, env_steps: int) -> Loss:
+    def critic_loss(self, views: Views, batch: TransitionBatch, noise: Tensor, env_steps: int) -> Loss:
         rows, critic = len(batch.reward), self.policy.network.critic
         with torch.no_grad():
             k = self.next_obs_views
-            targets = self.target_values(views.next_obs, batch.reward.repeat(k), batch.discount.repeat(k))
+            targets = self.target_values(views.next_obs, batch.reward.repeat(k), batch.discount.repeat(k), noise)
         q = critic.values(critic.encode(views.obs), batch.action.repeat(self.obs_views, 1))
         return drq_loss(q.view(2, -1, rows), targets.view(-1, rows))

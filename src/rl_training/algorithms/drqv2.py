@@ -88,24 +88,25 @@ class DrQv2(PixelAlgorithm):
         )
         return NoisyPolicy(network, spec, config)
 
-    def critic_loss(self, views: Views, batch: TransitionBatch, env_steps: int) -> Loss:
+    def critic_loss(self, views: Views, batch: TransitionBatch, noise: Tensor, env_steps: int) -> Loss:
         critic = self.policy.network.critic
         with torch.no_grad():
             seen = critic.encode(views.next_obs)
-            target = drqv2_target(batch.reward, batch.discount, self.target.values(seen, self.draw(seen, env_steps)))
+            action = self.draw(seen, noise, env_steps)
+            target = drqv2_target(batch.reward, batch.discount, self.target.values(seen, action))
         features = critic.encode(views.obs)
         loss = twin_critic_loss(critic.values(features, batch.action), target)
         return loss._replace(features=features.detach())
 
-    def actor_loss(self, obs: Tensor, features: Tensor | None, env_steps: int) -> Loss:
+    def actor_loss(self, obs: Tensor, features: Tensor | None, noise: Tensor, env_steps: int) -> Loss:
         """From what the encoder saw before the critic's step, as the authors do: no second pass through it."""
         assert features is not None
-        return drqv2_actor_loss(self.judge.values(features, self.draw(features, env_steps)))
+        return drqv2_actor_loss(self.judge.values(features, self.draw(features, noise, env_steps)))
 
-    def draw(self, features: Tensor, env_steps: int) -> Tensor:
+    def draw(self, features: Tensor, noise: Tensor, env_steps: int) -> Tensor:
         """The actor's action with clipped noise."""
         mean = torch.tanh(self.policy.network.actor(features))
-        return noisy_action(mean, self.noise(len(mean)), self.policy.noise(env_steps), self.config.noise_clip)
+        return noisy_action(mean, noise, self.policy.noise(env_steps), self.config.noise_clip)
 
     def schedule_values(self, env_steps: int) -> dict[str, float]:
         return {**super().schedule_values(env_steps), "noise": self.policy.noise(env_steps)}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.algorithms.base import ExportModule, OnPolicyAlgorithm, Policy
-from rl_training.algorithms.compiled import CompiledStep
+from rl_training.algorithms.compiled import CompiledStep, Stage
 from rl_training.algorithms.config import OnPolicyConfig
 from rl_training.algorithms.optimizer import FlatAdam
 from rl_training.algorithms.return_scale import ReturnScale
@@ -288,7 +288,8 @@ class PPO(OnPolicyAlgorithm):
             columns, *of_phase, minibatch = tensors
             return self._minibatch_loss(phase.with_tensors(of_phase), minibatch, columns, settings["clip_range"].float())
 
-        compiled = CompiledStep(self.optimizer, self.policy.network, losses, settings=["clip_range"])
+        stage, networks = Stage("loss", self.optimizer, losses), [(self.policy.network, self.optimizer.parameters)]
+        compiled = CompiledStep([stage], networks, settings=["clip_range"])
         for size in {steps // self.config.n_minibatches, -(-steps // self.config.n_minibatches)}:
             compiled.prepare([columns, *phase.tensors(), torch.arange(size, device=phase.device)])
         self._compiled = compiled

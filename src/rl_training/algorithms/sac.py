@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from rl_training.algorithms.compiled import CompiledStep, Stage
 from rl_training.algorithms.config import Number, Positive, PositiveNumber
 from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousConfig, ContinuousPolicy, Loss, Views
 from rl_training.algorithms.optimizer import FlatAdam
 from rl_training.models.continuous import GaussianActorCritic, MLPActorCritic, squashed_sample
 from rl_training.rng import RandomStreams
 from rl_training.types import Array, SpaceSpec, State, TransitionBatch
+
+#: of the actor's step, which not every update has
+ACTOR_METRICS = ("actor_loss", "log_prob_mean", "entropy_term", "alpha")
 
 
 class EntropyConfig(ContinuousConfig):
@@ -99,30 +105,30 @@ class SoftActorCritic(ContinuousAlgorithm):
     def alpha(self) -> Tensor:
         return self.temperature.log_alpha.detach().exp()
 
-    def critic_loss(self, views: Views, batch: TransitionBatch, env_steps: int) -> Loss:
+    def critic_loss(self, views: Views, batch: TransitionBatch, noise: Tensor, env_steps: int) -> Loss:
         with torch.no_grad():
-            target = self.target_values(views.next_obs, batch.reward, batch.discount)
+            target = self.target_values(views.next_obs, batch.reward, batch.discount, noise)
         critic = self.policy.network.critic
         return twin_critic_loss(critic.values(critic.encode(views.obs), batch.action), target)
 
-    def target_values(self, next_obs: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    def target_values(self, next_obs: Tensor, reward: Tensor, discount: Tensor, noise: Tensor) -> Tensor:
         """One target for each row of ``next_obs``."""
         network = self.policy.network
         seen = network.critic.encode(next_obs) if network.shared_encoder else next_obs
-        action, log_prob = self.draw(seen)
+        action, log_prob = self.draw(seen, noise)
         return sac_target(reward, discount, self.target.values(self.target.encode(next_obs), action), log_prob, self.alpha)
 
-    def actor_loss(self, obs: Tensor, features: Tensor | None, env_steps: int) -> Loss:
+    def actor_loss(self, obs: Tensor, features: Tensor | None, noise: Tensor, env_steps: int) -> Loss:
         with torch.no_grad():
             judged = self.judge.encode(obs)  # once more, for the critic's step has moved its encoder
-        action, log_prob = self.draw(judged if self.policy.network.shared_encoder else obs)
+        action, log_prob = self.draw(judged if self.policy.network.shared_encoder else obs, noise)
         return sac_actor_loss(log_prob, self.judge.values(judged, action), self.alpha)
 
-    def draw(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+    def draw(self, seen: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """An action for each row of what the actor sees, and its log-density."""
         network = self.policy.network
         mean, log_std = network.distribution(network.actor(seen))
-        return squashed_sample(mean, log_std, self.noise(len(seen)))
+        return squashed_sample(mean, log_std, noise)
 
     def actor_updated(self, actor: Loss, learning_rate: float) -> None:
         self._actor_metrics["alpha"] = self.alpha
@@ -147,9 +153,66 @@ class SAC(SoftActorCritic):
     """Soft actor-critic on vectors."""
 
     config_class = SACConfig
+    compile_repaid_after = 7_000
+
+    def __init__(self, policy: GaussianPolicy, config: SACConfig, streams: RandomStreams) -> None:
+        super().__init__(policy, config, streams)
+        self._compiled: dict[bool, CompiledStep] = {}  # by whether the actor is due
 
     @classmethod
     def make_policy(cls, config: SACConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianPolicy:
         actions = len(spec.action.low)
         network = MLPActorCritic(spec.observation.shape[0], actions, config.hidden_sizes, generator)
         return GaussianPolicy(network, spec, config)
+
+    def learn(
+        self, views: Views, batch: TransitionBatch, noise: Sequence[Tensor], tau: float, env_steps: int
+    ) -> Mapping[str, Tensor]:
+        if not self._compiled:
+            return super().learn(views, batch, noise, tau, env_steps)
+        due = len(noise) > 1
+        tensors = [*views, batch.action, batch.reward, batch.discount, *noise]
+        measured = self._compiled[due](tensors, learning_rate=self.learning_rate(env_steps), tau=tau)
+        measured.pop("temperature_loss", None)
+        if due:
+            self._actor_metrics = {name: measured.pop(name) for name in ACTOR_METRICS}
+        return measured
+
+    def why_not_compiled(self) -> str | None:
+        return None
+
+    def compile(self, source: Any) -> None:
+        blank: TransitionBatch = source.gather(np.zeros(self.config.batch_size, np.int64))
+        network, critic_parameters = self.policy.network, self.critic_optimizer.parameters
+        networks: list[tuple[nn.Module, Tensor]] = [
+            (network.critic, critic_parameters),
+            (self.judge, critic_parameters),
+            (network.actor, self.actor_optimizer.parameters),
+            (self.target, self._target_parameters),
+            (self.temperature, self._temperature_optimizer.parameters),
+        ]
+
+        def critic(tensors: Sequence[Tensor], known: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+            obs, next_obs, action, reward, discount, noise, *_ = tensors
+            batch = TransitionBatch(obs, action, reward, next_obs, discount)
+            loss = self.critic_loss(Views(obs, next_obs), batch, noise, 0)
+            return loss.loss, loss.metrics
+
+        def actor(tensors: Sequence[Tensor], known: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+            loss = self.actor_loss(tensors[0], None, tensors[-1], 0)
+            return loss.loss, {**loss.metrics, "alpha": self.alpha}
+
+        def temperature(tensors: Sequence[Tensor], known: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+            return temperature_loss(self.temperature.log_alpha, known["log_prob_mean"], self.target_entropy), {}
+
+        stages = [Stage("critic_loss", self.critic_optimizer, critic), Stage("actor_loss", self.actor_optimizer, actor)]
+        if self.config.learn_alpha:
+            stages.append(Stage("temperature_loss", self._temperature_optimizer, temperature))
+        tensors = [*self.views(blank), blank.action, blank.reward, blank.discount]
+        compiled = {}
+        for due in (True, False) if self.config.actor_update_interval > 1 else (True,):
+            target = (self._target_parameters, critic_parameters)
+            compiled[due] = CompiledStep(stages if due else stages[:1], networks, target=target)
+            noise = [torch.zeros_like(blank.action) for _ in range(1 + due)]  # one tensor twice would be traced as one input
+            compiled[due].prepare([*tensors, *noise])
+        self._compiled = compiled

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Buffer, ExportModule, OffPolicyAlgorithm, Policy, Recorder
-from rl_training.algorithms.compiled import CompiledStep
+from rl_training.algorithms.compiled import CompiledStep, Stage
 from rl_training.algorithms.config import ConvLayers, Count, Fraction, OffPolicyConfig, Positive
 from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
 from rl_training.data import FrameReplayBuffer, NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer, StepRecorder
@@ -303,7 +303,9 @@ class ValueAlgorithm(QLearning):
             output = self.weighted_loss(TransitionBatch(**fields))
             return output.loss, {**output.metrics, "priority": output.priority}
 
-        compiled = CompiledStep(self.optimizer, self.policy.network, losses, target=(self.target, self._target_parameters))
+        online, target = self.optimizer.parameters, self._target_parameters
+        networks = [(self.policy.network, online), (self.target, target)]
+        compiled = CompiledStep([Stage("loss", self.optimizer, losses)], networks, target=(target, online))
         compiled.prepare(tensors_of(blank))
         self._compiled = compiled
 

@@ -10,8 +10,17 @@ from pathlib import Path
 from rl_training.bench.aggregate import require_rliable
 from rl_training.bench.document import write_section
 from rl_training.bench.jobs import Job
-from rl_training.bench.references import Peer, Reference, load_entries
-from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_key, race_table, shown
+from rl_training.bench.references import DEFAULT_SEEDS, Peer, Reference, load_entries
+from rl_training.bench.report import (
+    draw_curves,
+    learning_table,
+    made_with,
+    peer_table,
+    race_key,
+    race_table,
+    seeds_for,
+    shown,
+)
 from rl_training.bench.runner import Runner
 from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError, did_you_mean
@@ -20,7 +29,6 @@ from rl_training.experiment.config import load_config_data, resolve_config
 #: In the repository's root, what these files hold is the default; elsewhere configs are named and all goes to the runs.
 REFERENCES, PEERS = Path("benchmarks/learning.yaml"), Path("benchmarks/peers.yaml")
 RESULTS, PAGE = Path("benchmarks/results"), Path("docs/benchmarks.md")
-DEFAULT_SEEDS = 5
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class Plan:
     def _seeds(self, config: str) -> int:
         if self.seeds is not None:
             return self.seeds
-        return self.references[config].seeds if config in self.references and not self.race else DEFAULT_SEEDS
+        return DEFAULT_SEEDS if self.race else seeds_for(config, self.references)
 
 
 def make_plan(
@@ -151,8 +159,10 @@ def write_report(plan: Plan) -> str:
     if drawn:
         sections["learning"] = f"![learning curves](charts/{picture.name})\n\n{sections['learning']}"
     if plan.peers:
-        sections["peers"] = f"{peer_table(plan.peers, ours, theirs)}\n\n{made_with(theirs.values())}".rstrip()
-        sections["race"] = f"{race_table(plan.peers, races)}\n\n{made_with(races.values())}".rstrip()
+        sections["peers"] = (
+            f"{peer_table(plan.references, plan.peers, ours, theirs)}\n\n{made_with(theirs.values())}".rstrip()
+        )
+        sections["race"] = f"{race_table(plan.references, plan.peers, races)}\n\n{made_with(races.values())}".rstrip()
     for name, text in sections.items():
         write_section(plan.page, name, text)
     return "\n\n".join([*sections.values(), f"written to {plan.page}"])

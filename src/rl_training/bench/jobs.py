@@ -23,7 +23,8 @@ from rl_training.experiment.run import CONFIG_FILE, EVALUATION_FILE, is_run
 
 JOB_FILE, RACE_FILE = "job.json", "race.json"
 #: What of our config binds a peer: the task and the protocol, not our settings.
-TASK_KEYS = ("env_id", "env_kwargs", "wrappers", "total_timesteps", "eval")
+RACE_TASK_KEYS = ("env_id", "env_kwargs", "wrappers")
+TASK_KEYS = (*RACE_TASK_KEYS, "total_timesteps", "eval")
 
 
 def config_digest(data: dict[str, Any]) -> str:
@@ -76,12 +77,21 @@ class Job:
     def description(self) -> dict[str, Any]:
         """What decides the outcome, apart from the seed and the versions."""
         ours = {key: value for key, value in self.load_config().describe().items() if key != "seed"}
+        return self._what_decides(ours, exclude_defaults=False)
+
+    @property
+    def digest(self) -> str:
+        """The same in a few characters, as the files say it."""
+        return config_digest(self._what_decides(self.data, exclude_defaults=True))
+
+    def _what_decides(self, ours: dict[str, Any], *, exclude_defaults: bool) -> dict[str, Any]:
+        race = {} if self.race is None else {"race": self.race}
         if self.peer is None:
-            return ours if self.race is None else {**ours, "race": self.race}
-        task = {key: ours[key] for key in TASK_KEYS}
-        if self.race is not None:
-            task = {key: task[key] for key in ("env_id", "env_kwargs", "wrappers")} | {"race": self.race}
-        return {**task, "peer": self.peer.model_dump(mode="json", exclude={"scale", "times", "source"})}
+            return {**ours, **race}
+        keys = TASK_KEYS if self.race is None else RACE_TASK_KEYS
+        judged = {"scale", "times", "source"}
+        peer = self.peer.model_dump(mode="json", exclude=judged, exclude_defaults=exclude_defaults)
+        return {**{key: ours[key] for key in keys if key in ours}, **race, "peer": peer}
 
     def is_current(self) -> bool:
         """Whether what lies at its place was run with the settings as they are now."""
@@ -117,7 +127,7 @@ class Job:
         """What the tables and curves need of a finished job."""
         result: dict[str, Any] = json.loads(self.result_file.read_text("utf-8"))
         if self.race is not None:
-            return result
+            return {**result, "config": self.digest}
         curve = read_metrics(self.path, "eval")
         timed = [*curve, *read_metrics(self.path, "train")]
         return {
@@ -125,7 +135,7 @@ class Job:
             "steps": result["step"],
             "seconds": max(record["time/cpu_seconds"] for record in timed) if timed else None,
             "curve": [[record["step"], round(record["return_mean"], 2)] for record in curve],
-            "config": config_digest(self.data),
+            "config": self.digest,
             "date": date.fromtimestamp(self.result_file.stat().st_mtime).isoformat(),
             "versions": self._versions(),
             "machine": machine(),

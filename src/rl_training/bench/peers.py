@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import MissingExtraError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.metrics import METRICS_FILE
+from rl_training.runtime.cadence import cpu_seconds
 
 EVAL_SEED = 1_000_000  # added to the seed of the run: episodes that training does not see
 
@@ -109,18 +109,18 @@ def train_peer(job: Job) -> None:
     config = job.load_config()
     job.write_description()
     agent = PeerAgent(job.peer, config, job.seed)
-    began = time.process_time()
+    began = cpu_seconds()
     with (job.path / METRICS_FILE).open("w", encoding="utf-8") as log:
 
         def judge(step: int) -> bool:
             mean = float(np.mean(agent.evaluate(config.eval.episodes)))
-            seconds = round(time.process_time() - began, 3)
+            seconds = round(cpu_seconds() - began, 3)
             log.write(json.dumps({"kind": "eval", "step": step, "return_mean": mean, "time/cpu_seconds": seconds}) + "\n")
             log.flush()
             return True
 
         steps = agent.learn(config.total_timesteps, config.eval.interval, judge)
-        seconds = round(time.process_time() - began, 3)
+        seconds = round(cpu_seconds() - began, 3)
         log.write(json.dumps({"kind": "train", "step": steps, "time/cpu_seconds": seconds}) + "\n")
     returns = agent.evaluate(config.eval.final_episodes)
     job.write_result({"step": steps, "return_mean": float(np.mean(returns)), "returns": returns})

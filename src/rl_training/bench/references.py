@@ -18,6 +18,8 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.config import apply_overrides, load_config_data, parse_yaml
 
 Entry = TypeVar("Entry", bound=StrictModel)
+#: of what no reference says otherwise of, and of a race
+DEFAULT_SEEDS = 5
 
 
 class Reference(StrictModel):

@@ -12,8 +12,8 @@ import numpy as np
 from rl_training.bench.aggregate import interquartile_mean, matrix, normalised, probability_of_improvement
 from rl_training.bench.charts import Curve, draw_learning_curves
 from rl_training.bench.document import markdown_table
-from rl_training.bench.jobs import config_digest
-from rl_training.bench.references import Peer, Reference
+from rl_training.bench.jobs import Job
+from rl_training.bench.references import DEFAULT_SEEDS, Peer, Reference
 from rl_training.bench.store import Outcomes, by_seed
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import load_config_data, resolve_config
@@ -72,7 +72,7 @@ def learning_table(references: Mapping[str, Reference], results: Results) -> str
                 shown(median(returns), 1),
                 ", ".join(shown(value, 0) for value in returns),
                 bar,
-                f"{_outdated(config, reference, outcomes)}{_verdict(reference, outcomes)}",
+                f"{_outdated(Job(config, 0, Path(), reference=reference), outcomes)}{_verdict(reference, outcomes)}",
                 source,
                 _seconds_of(outcomes),
             )
@@ -87,21 +87,38 @@ def _verdict(reference: Reference | None, outcomes: Outcomes) -> str:
     return reference.verdict(returns_of(outcomes), [curve[0][1] if curve else None for curve in curves])
 
 
-def _outdated(config: str, reference: Reference | None, outcomes: Outcomes) -> str:
-    """A warning before a verdict on runs of a config that says something else now."""
+def _outdated(job: Job, outcomes: Outcomes) -> str:
+    """A warning before a verdict on runs of a config, or of a peer's settings, that say something else now."""
     known = {outcome["config"] for outcome in outcomes.values() if "config" in outcome}
-    return "OUTDATED, the config has changed: " if known - {_digest(config, reference)} else ""
+    return "OUTDATED, the config has changed: " if known - {_digest(job)} else ""
 
 
-def _digest(config: str, reference: Reference | None) -> str | None:
+def _either_outdated(
+    config: str, references: Mapping[str, Reference], peer: Peer, mine: Outcomes, other: Outcomes, race: float | None
+) -> str:
+    ours = Job(config, 0, Path(), None, race, references.get(config))
+    return _outdated(ours, mine) or _outdated(Job(config, 0, Path(), peer, race), other)
+
+
+def _digest(job: Job) -> str | None:
     try:
-        return config_digest(load_config_data(config) if reference is None else reference.data(config))
+        return job.digest
     except ConfigError:  # there is no such config any more
         return None
 
 
-def peer_table(peers: Mapping[str, Peer], ours: Results, theirs: Results) -> str:
-    """Side by side, seed for seed as many as both have; then all tasks together."""
+def seeds_for(config: str, references: Mapping[str, Reference]) -> int:
+    """How many runs a verdict is about."""
+    return references[config].seeds if config in references else DEFAULT_SEEDS
+
+
+def _incomplete(seeds: int, wanted: int) -> str:
+    """Instead of a verdict, if there are too few for one."""
+    return f"incomplete: {seeds} of {wanted} seeds" if seeds < wanted else ""
+
+
+def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], ours: Results, theirs: Results) -> str:
+    """Side by side, seed for seed as many as both have; then all tasks together of which all seeds are there."""
     rows = []
     pairs: dict[str, tuple[list[float], list[float]]] = {}
     for config, peer in peers.items():
@@ -113,18 +130,22 @@ def peer_table(peers: Mapping[str, Peer], ours: Results, theirs: Results) -> str
             )
             continue
         left, right = {seed: mine[seed] for seed in seeds}, {seed: other[seed] for seed in seeds}
-        pairs[config] = returns_of(left), returns_of(right)
-        better = probability_of_improvement(*(matrix([values]) for values in pairs[config]))
+        pair = returns_of(left), returns_of(right)
+        outdated = _either_outdated(config, references, peer, left, right, None)
+        better = _incomplete(len(seeds), seeds_for(config, references))
+        if not better:
+            pairs[config] = pair
+            better = probability_of_improvement(*(matrix([values]) for values in pair)).text(".2f")
         steps = {str(outcome["steps"]) for outcome in (*left.values(), *right.values())}
         rows.append(
             (
                 config,
                 "/".join(sorted(steps, key=int)),
                 str(len(seeds)),
-                _iqm(pairs[config][0]),
+                _iqm(pair[0]),
                 peer.package,
-                _iqm(pairs[config][1]),
-                better.text(".2f"),
+                _iqm(pair[1]),
+                f"{outdated}{better}",
                 f"{_seconds_of(left)}, {_seconds_of(right)}",
                 peer.source,
             )
@@ -145,7 +166,7 @@ def _over_all_tasks(peers: Mapping[str, Peer], pairs: Mapping[str, tuple[list[fl
     )
 
 
-def race_table(peers: Mapping[str, Peer], results: Results) -> str:
+def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], results: Results) -> str:
     """Time to solve: medians over the seeds that both have raced; a seed that never solved it counts as endless."""
     rows = []
     for config, peer in peers.items():
@@ -160,11 +181,25 @@ def race_table(peers: Mapping[str, Peer], results: Results) -> str:
         times = [[_time_to_solve(outcomes[seed]) for seed in seeds] for outcomes in (mine, other)]
         ours, theirs = (median(values) for values in times)
         ratio = theirs / ours if ours < np.inf else float("nan")
-        reached = "" if peer.times is None else "reached" if ratio >= peer.times else "MISSED"
+        reached = _incomplete(len(seeds), DEFAULT_SEEDS)
+        if not reached and peer.times is not None:
+            reached = "reached" if ratio >= peer.times else "MISSED"
+        outdated = _either_outdated(config, references, peer, mine, other, peer.solved)
         faster = f"{ratio:.2f}" if ratio < np.inf else "-" if ratio != ratio else "more than can be said"
         mine_text, other_text = (", ".join(map(_time_text, values)) for values in times)
         rows.append(
-            (config, goal, mine_text, _time_text(ours), peer.package, other_text, _time_text(theirs), faster, bar, reached)
+            (
+                config,
+                goal,
+                mine_text,
+                _time_text(ours),
+                peer.package,
+                other_text,
+                _time_text(theirs),
+                faster,
+                bar,
+                f"{outdated}{reached}",
+            )
         )
     return markdown_table(RACE_HEADER, rows)
 
@@ -216,7 +251,7 @@ def draw_curves(
             if not curves:
                 continue
             steps, returns = on_common_steps([([p[0] for p in curve], [p[1] for p in curve]) for curve in curves])
-            text = f"{peers[config].package}, as {config}" if is_peer else label
+            text = f"{peers[config].package if config in peers else 'peer'}, as {config}" if is_peer else label
             panels.setdefault(task, []).append(Curve(text, config, steps, returns, is_peer))
     if panels:
         draw_learning_curves(panels, path)

@@ -63,7 +63,7 @@ class Runner:
 
     def _run(self, job: Job) -> str | None:
         """One job to its end; what went wrong, or None."""
-        with locked(job) as lock:
+        with locked(job, self._stopping) as lock:
             if self._stopping.is_set() or job.is_finished():
                 return None
             with tempfile.TemporaryFile() as errors:
@@ -119,9 +119,20 @@ class Runner:
 
 
 @contextlib.contextmanager
-def locked(job: Job) -> Iterator[IO[bytes]]:
-    """Waits until no other process works on the job."""
+def locked(job: Job, stopping: threading.Event | None = None) -> Iterator[IO[bytes]]:
+    """Waits until no other process works on the job, or until it is no longer wanted."""
+    stopping = stopping or threading.Event()
     job.path.parent.mkdir(parents=True, exist_ok=True)
     with job.path.with_name(f".{job.path.name}.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        while not _take(lock) and not stopping.wait(0.2):
+            pass
         yield lock
+
+
+def _take(lock: IO[bytes]) -> bool:
+    """Whether nobody else has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

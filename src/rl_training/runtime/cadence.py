@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 
@@ -54,6 +55,12 @@ class PhaseTimer:
     @property
     def total(self) -> float:
         return sum(self.seconds.values())
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of those that it has started and seen end, such as a compiler's."""
+    children = os.times()
+    return time.process_time() + children.children_user + children.children_system
 
 
 @contextlib.contextmanager

@@ -29,11 +29,13 @@ class Compilation:
         if self._ready:
             return
         before = self.in_force
-        wanted = config.compile == "on"
+        wanted, obstacle = config.compile == "on", None
         if config.compile == "auto":
-            wanted = before if before is not None else self._repays(config, progress)
+            obstacle = self._algorithm.why_not_compiled()
+            wanted = self._repays(config, progress) if before is None else before and obstacle is None
         if before is not None and before != wanted:
-            _say_switch(wanted, f"as compile: {config.compile} says")
+            reason = f"as compile: {config.compile} says" if obstacle is None else f"for {obstacle}"
+            _say_switch(wanted, reason)
         if wanted:
             wanted = self._compile(config, progress, resumed=bool(before), stop=stop)
         if not stop:  # what a signal broke off stays undecided

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from rl_training.experiment.metrics import MetricsLog
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS, Run
 from rl_training.rng import RandomStreams
-from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
+from rl_training.runtime.cadence import Due, PhaseTimer, cpu_seconds, cpu_threads
 from rl_training.runtime.compilation import Compilation
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.inference import acting_parts
@@ -106,7 +105,7 @@ class Trainer:
         self._saved_at = -1
         self._metrics_bytes = 0
         self._earlier_seconds = self._earlier_cpu_seconds = 0.0
-        self._cpu_start = time.process_time()
+        self._cpu_start = cpu_seconds()
 
     @property
     def policy(self) -> Policy:
@@ -133,7 +132,7 @@ class Trainer:
         stop = StopRequest()
         evaluation = None
         self.timer.start()
-        self._cpu_start, begun_at = time.process_time(), self.env_steps
+        self._cpu_start, begun_at = cpu_seconds(), self.env_steps
         with cpu_threads(self.config.threads), stop, self.progress:
             self.progress.note(self.describe())
             self._open_log()
@@ -157,7 +156,7 @@ class Trainer:
                     self.run.write_evaluation({"step": self.env_steps, **evaluation.to_json()})
                 self.run.wait()
             self.timer.lap("rest")
-        self._earlier_cpu_seconds += time.process_time() - self._cpu_start
+        self._earlier_cpu_seconds += cpu_seconds() - self._cpu_start
         return TrainResult(
             env_steps=self.env_steps,
             steps_now=self.env_steps - begun_at,
@@ -274,7 +273,7 @@ class Trainer:
         seconds = self._earlier_seconds + self.timer.total
         return {
             "time/seconds": round(seconds, 3),
-            "time/cpu_seconds": round(self._earlier_cpu_seconds + time.process_time() - self._cpu_start, 3),
+            "time/cpu_seconds": round(self._earlier_cpu_seconds + cpu_seconds() - self._cpu_start, 3),
             "time/evaluation_seconds": round(self.timer.seconds["evaluation"], 3),
             "time/steps_per_second": round(self.env_steps / max(seconds, 1e-9), 1),
         }
