@@ -203,6 +203,23 @@ def test_scaled_entries_are_multiples() -> None:
         np.testing.assert_allclose(second.next_obs, first.next_obs * [2.0, 1.0, 20.0, 0.5], rtol=1e-6)
 
 
+def test_the_previous_action_stands_behind_the_observation() -> None:
+    plain, telling = masked([]), masked([{"name": "previous_action"}])
+    for trainer in (plain, telling):
+        trainer.pool.reset()
+    starts = 0
+    for t in range(60):  # several episodes: a pole held to one side falls soon
+        action = t % 7 > 0
+        (first, _), (second, _) = (trainer.pool.step(np.array([int(action)])) for trainer in (plain, telling))
+        np.testing.assert_array_equal(second.next_obs[:, :4], first.next_obs)
+        np.testing.assert_array_equal(second.next_obs[:, 4:], [[not action, action]])
+        if first.terminated.any():
+            starts += 1
+            np.testing.assert_array_equal(telling.pool.obs[:, 4:], [[0, 0]])
+    assert starts >= 2
+    assert telling.pool.spec.observation.shape == (6,)
+
+
 def test_wrappers_go_around_a_given_environment_too() -> None:
     agent = PPO(lambda: gym.make("Pendulum-v1"), wrappers=[{"name": "mask_observation", "indices": [2]}], n_steps=8)
     trainer = agent._get_trainer()

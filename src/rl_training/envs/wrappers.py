@@ -28,6 +28,7 @@ WRAPPERS = {
     "flatten_observation": "gymnasium.wrappers:FlattenObservation",
     "mask_observation": "rl_training.envs.wrappers:MaskObservation",
     "pixels": "rl_training.envs.pixels:PixelObservation",
+    "previous_action": "rl_training.envs.wrappers:PreviousAction",
     "scale_observation": "rl_training.envs.wrappers:ScaleObservation",
 }
 
@@ -93,6 +94,33 @@ class ScaleObservation(gym.ObservationWrapper[Any, Any, Any]):
 
     def observation(self, observation: Any) -> Any:
         return observation * self._factors
+
+
+class PreviousAction(gym.Wrapper[Any, Any, Any, Any]):
+    """Puts the action before, one-hot, behind a vector observation; zeros at the start of an episode.
+
+    Whoever cannot see a state entirely can tell more of it by knowing what was done to it (Zhu et al., arXiv:1704.07978).
+    """
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        space, action = _vector_space(env, "previous_action"), env.action_space
+        if not isinstance(action, spaces.Discrete):
+            raise ConfigError(f"previous_action works on discrete actions; this environment has {action}")
+        self._start = int(action.start)
+        self._none = np.zeros(int(action.n), space.dtype)
+        low, high = (np.concatenate([bound, self._none + end]) for bound, end in ((space.low, 0), (space.high, 1)))
+        self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return np.concatenate([observation, self._none]), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, *rest = self.env.step(action)
+        taken = self._none.copy()
+        taken[int(action) - self._start] = 1
+        return (np.concatenate([observation, taken]), *rest)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
