@@ -20,6 +20,7 @@ from test_bad_input import assert_refused
 
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
+from rl_training.bench.machine import machine
 from rl_training.bench.references import Peer, Reference, load_entries
 from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_table
 from rl_training.bench.runner import Runner, locked
@@ -73,6 +74,14 @@ BENCH = ("bench", "--references", "references.yaml", "--peers-file", "peers.yaml
         ({"seeds": 3, "below": 100}, [40, 100, 500], "UNEXPECTED"),
         ({"seeds": 3, "below": 100}, [], "incomplete: 0 of 3 seeds"),
         ({"seeds": 1}, [7], "for comparison"),
+        (
+            {"seeds": 3, "threshold": -130, "median": True, "published": -100.8},
+            [-111.7, -90, -120],
+            "pass, 10.9 below published",
+        ),
+        ({"seeds": 2, "threshold": 9, "passing": 2, "published": 9.9}, [9.89, 9.89], "pass: 2 of 2"),
+        ({"seeds": 2, "threshold": 9, "passing": 2, "published": 9.9}, [9, 8], "FALLS SHORT: 1 of 2, 1.4 below published"),
+        ({"seeds": 2, "threshold": 9, "passing": 2, "published": 9.9}, [9], "incomplete: 1 of 2 seeds"),
     ],
 )
 def test_verdicts(rule: dict[str, Any], returns: list[float], verdict: str) -> None:
@@ -148,7 +157,7 @@ def test_the_learning_table_names_what_was_not_run_and_what_falls_short() -> Non
     assert [row[0] for row in rows] == ["good", "bad", "none", "other"]
     assert [row[6] for row in rows] == ["pass: 2 of 2", "FALLS SHORT: 1 of 2", "not run", "no reference"]
     assert [row[3] for row in rows] == ["490.0", "254.5", "", "7.500"]
-    assert rows[0][2].startswith("490.0 [480.0, 500.0]")
+    assert rows[0][2] == "490.0 [-]", "two seeds make no interval"
     assert rows[3][4] == "8.00, 7.00", "in the order of the seeds"
     assert made_with(results.values()).splitlines() == [
         "- 2026-01-02: python 3; a machine",
@@ -163,7 +172,7 @@ def test_side_by_side_only_seeds_that_both_have_count() -> None:
     references = {name: Reference.model_validate({"seeds": seeds, "source": "x"}) for name, seeds in (("a", 2), ("b", 1))}
     text = peer_table(references, peers, ours, theirs)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:5]]
-    assert rows[0][2:7] == ["2", "500.0 [500.0, 500.0]", "stable-baselines3", "150.0 [100.0, 200.0]", "1.00 [1.00, 1.00]"]
+    assert rows[0][2:7] == ["2", "500.0 [-]", "stable-baselines3", "150.0 [-]", "1.00 [1.00, 1.00]"]
     assert rows[2][5] == "not run"
     assert "Over these 2 tasks, the first 1 seeds" in text
     assert "IQM of ours 0.750 [0.750, 0.750], of the peers 0.082" in text  # (1 + .5) / 2 and (78/478 + 0) / 2
@@ -290,6 +299,7 @@ def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.Capt
         assert results[seed]["return"] == evaluation["return_mean"]
         assert [step for step, _ in results[seed]["curve"]] == [90, 180]
         assert {"torch", "python"} <= set(results[seed]["versions"])
+        assert results[seed]["machine"] == json.loads((runs / "tiny" / f"seed{seed}" / "machine.json").read_text())
     written = [path.stat().st_mtime_ns for path in sorted(runs.glob("tiny/seed*/*.json"))]
     assert main([*BENCH]) == 0
     assert main([*BENCH, "--report"]) == 0
@@ -343,7 +353,7 @@ def test_a_stopped_bench_goes_on(number: signal.Signals) -> None:
 # ----------------------------------------------------------------------------------------------------------- peers
 
 
-def test_a_peer_trains_on_our_task_and_races_us() -> None:
+def test_a_peer_trains_on_our_task_and_races_us(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("stable_baselines3")
     from rl_training.bench.peers import train_peer
     from rl_training.bench.race import run_race
@@ -352,7 +362,9 @@ def test_a_peer_trains_on_our_task_and_races_us() -> None:
     job = Job("tiny.yaml", 0, Path("runs"), peer)
     assert not job.is_finished()
     train_peer(job)
+    monkeypatch.setattr("rl_training.bench.jobs.machine", lambda: "the machine that records it")
     result = job.outcome()
+    assert result["machine"] == machine()
     assert result["steps"] == 240
     assert [step for step, _ in result["curve"]] == [90, 180]
     assert result["versions"]["stable-baselines3"]

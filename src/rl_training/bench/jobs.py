@@ -14,14 +14,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from rl_training.bench.machine import machine, versions
+from rl_training.bench.machine import machine, today, versions
 from rl_training.bench.references import Peer, Reference
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
 from rl_training.experiment.metrics import METRICS_FILE, read_metrics
 from rl_training.experiment.run import CONFIG_FILE, EVALUATION_FILE, is_run
 
-JOB_FILE, RACE_FILE = "job.json", "race.json"
+JOB_FILE, RACE_FILE, MACHINE_FILE = "job.json", "race.json", "machine.json"
 #: What of our config binds a peer: the task and the protocol, not our settings.
 RACE_TASK_KEYS = ("env_id", "env_kwargs", "wrappers")
 TASK_KEYS = (*RACE_TASK_KEYS, "total_timesteps", "eval")
@@ -120,7 +120,9 @@ class Job:
     def write_result(self, result: dict[str, Any]) -> None:
         """In one step: a result file is whole or not there."""
         temporary = self.result_file.with_suffix(".part")
-        temporary.write_text(json.dumps(result) + "\n", "utf-8")
+        packages = () if self.peer is None else (self.peer.package,)
+        made = {"date": today(), "versions": versions(packages), "machine": machine()}
+        temporary.write_text(json.dumps({**result, **made}) + "\n", "utf-8")
         temporary.replace(self.result_file)
 
     def outcome(self) -> dict[str, Any]:
@@ -138,7 +140,8 @@ class Job:
             "config": self.digest,
             "date": date.fromtimestamp(self.result_file.stat().st_mtime).isoformat(),
             "versions": self._versions(),
-            "machine": machine(),
+            "machine": self._machine(),
+            **{key: result[key] for key in ("date", "versions", "machine") if key in result},
         }
 
     def _versions(self) -> dict[str, str]:
@@ -147,6 +150,15 @@ class Job:
             return versions((self.peer.package,))
         metadata = json.loads((self.path / "metadata.json").read_text("utf-8"))
         return {"python": metadata["python"], **metadata["versions"]}
+
+    def write_machine(self) -> None:
+        """For a run of ours, whose result says nothing of it."""
+        (self.path / MACHINE_FILE).write_text(json.dumps(machine()) + "\n", "utf-8")
+
+    def _machine(self) -> str:
+        """On which the run ended; of runs of before, this one."""
+        path = self.path / MACHINE_FILE
+        return str(json.loads(path.read_text("utf-8"))) if path.exists() else machine()
 
     def to_json(self) -> str:
         models = {"peer": self.peer, "reference": self.reference}

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from rl_training.bench.jobs import Job
-from rl_training.bench.machine import machine, today, versions
 from rl_training.bench.peers import PeerAgent, load_algorithm
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.cadence import cpu_seconds
@@ -119,5 +118,4 @@ def run_race(job: Job) -> None:
         # A compilation begins with nothing and stays within this process, so that the clock sees all of it.
         os.environ.update(TORCHINDUCTOR_CACHE_DIR=cache, TORCHINDUCTOR_COMPILE_THREADS="1")
         result = race_ours(job.load_config(), job.race) if job.peer is None else race_peer(job, job.race)
-    packages = () if job.peer is None else (job.peer.package,)
-    job.write_result({**result, "date": today(), "versions": versions(packages), "machine": machine()})
+    job.write_result(result)

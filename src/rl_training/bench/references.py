@@ -33,6 +33,7 @@ class Reference(StrictModel):
     begins_below: Number | None = Field(None, description="a seed that passes must have begun below this")
     config: str | None = Field(None, description="the config to run, if that is not the entry's own name ...")
     set: tuple[str, ...] = Field((), description="... and what to change in it: KEY=VALUE")
+    published: Number | None = Field(None, description="the figure that the source names")
     source: str = Field(description="the published figure, and who published it")
 
     @model_validator(mode="after")
@@ -65,9 +66,13 @@ class Reference(StrictModel):
 
     def verdict(self, returns: Sequence[float], first: Sequence[float | None] = ()) -> str:
         """Pass or not, by the final returns and, where it matters, the first ones. More seeds than asked for must pass in
-        the same proportion; fewer decide nothing."""
+        the same proportion; fewer decide nothing. A median below the published figure is told."""
         if len(returns) < self.seeds:
             return f"incomplete: {len(returns)} of {self.seeds} seeds"
+        below = 0.0 if self.published is None else self.published - median(returns)
+        return f"{self._rule(returns, first)}{f', {below:.1f} below published' if below >= 0.05 else ''}"
+
+    def _rule(self, returns: Sequence[float], first: Sequence[float | None]) -> str:
         if self.below is not None:
             return "as expected" if median(returns) < self.below else "UNEXPECTED"
         if self.threshold is None:

@@ -20,6 +20,7 @@ from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.runtime.plot import on_common_steps
 
 Results = Mapping[str, Outcomes]
+FEWEST_FOR_AN_INTERVAL = 3
 LEARNING_HEADER = (
     "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s",
 )  # fmt: skip
@@ -51,7 +52,8 @@ def _seconds_of(outcomes: Outcomes) -> str:
 
 
 def _iqm(returns: list[float]) -> str:
-    return interquartile_mean(matrix([returns])).text(f".{_digits(max(returns, key=abs), 1)}f")
+    estimate, form = interquartile_mean(matrix([returns])), f".{_digits(max(returns, key=abs), 1)}f"
+    return estimate.text(form) if len(returns) >= FEWEST_FOR_AN_INTERVAL else f"{estimate.value:{form}} [-]"
 
 
 def learning_table(references: Mapping[str, Reference], results: Results) -> str:

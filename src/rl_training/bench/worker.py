@@ -41,6 +41,7 @@ def train_ours(job: Job) -> int:
             (job.path / "checkpoints").rmdir()
         command = shlex.join(["rl-training", "train", "--config", job.config, "--seed", str(job.seed)])
         trainer = start_training(job.load_config(), command=command)
+    job.write_machine()
     try:
         result = trainer.train()
     finally:
