@@ -181,6 +181,7 @@ DQN_OTHERS = {
     "axiomrl": Candidate("candidates.axiomrl_value:dqn", "axiomrl", bars={}),
     "bare torch": Candidate("candidates.limit:eager", "torch", is_limit=True),
     "bare torch, compiled": Candidate("candidates.limit:compiled", "torch", is_limit=True),
+    "bare torch, one graph": Candidate("candidates.limit:graph", "torch", is_limit=True),
 }
 DQN_CANDIDATES = {**OUR_DQN, "sb3": Candidate("candidates.sb3:dqn", "stable-baselines3"), **DQN_OTHERS}
 UPDATE_CANDIDATES = {
@@ -189,6 +190,7 @@ UPDATE_CANDIDATES = {
     "axiomrl": Candidate("candidates.axiomrl_value:update", "axiomrl", bars={}),
     "bare torch": Candidate("candidates.limit:update_eager", "torch", is_limit=True),
     "bare torch, compiled": Candidate("candidates.limit:update_compiled", "torch", is_limit=True, bars={"updates": 0.85}),
+    "bare torch, one graph": Candidate("candidates.limit:update_graph", "torch", is_limit=True),
 }
 
 SEQUENCE_UPDATES = {

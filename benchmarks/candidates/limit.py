@@ -1,7 +1,7 @@
 """The ceiling: bare programs that do the same work as DQN, QR-DQN or C51 with nothing around it.
 
 No config, no checkpoints, no recorder, no metrics: arrays, a network as a function of one parameter vector, and a loop. The
-eager one lets torch run operation by operation; the compiled one is a single graph from sampled indices to new weights.
+eager one lets torch run operation by operation; the compiled ones are a single graph from sampled indices to new weights.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 import torch
+import torch._inductor
 from measure import Measurement, Stopwatch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from workloads import DQNSettings, UpdateSettings
 
 from rl_training.runtime.cadence import PhaseTimer
 
+#: operation by operation; by torch.compile, as its documentation tells; by its compiler alone, as ours does it
+Mode = Literal["eager", "compiled", "graph"]
 BETAS, EPS = (0.9, 0.999), 1e-8
 V_MIN, V_MAX = 0.0, 100.0
 
@@ -82,9 +86,9 @@ class Bare:
         huber = F.smooth_l1_loss(mine, theirs, reduction="none")
         return (torch.where(theirs < mine, 1.0 - self.levels, self.levels) * huber).mean(2).sum(1).mean()
 
-    def make_update(self, compiled: bool) -> Callable[[int], Any]:
+    def make_update(self, mode: Mode) -> Callable[[int], Any]:
         """A function that samples from the first ``size`` transitions and learns from them."""
-        return self._compiled_update() if compiled else self._eager_update()
+        return self._eager_update() if mode == "eager" else self._compiled_update(mode)
 
     def _eager_update(self) -> Callable[[int], Any]:
         online = [nn.Parameter(weight) for weight in self.weights(self.online)]  # views: acting reads the same memory
@@ -101,11 +105,13 @@ class Bare:
 
         return update
 
-    def _compiled_update(self) -> Callable[[int], Any]:
-        mean, square, decay = torch.zeros_like(self.online), torch.zeros_like(self.online), torch.ones(2)
-        betas, rate = torch.tensor(BETAS), self.settings.learning_rate
+    def _compiled_update(self, mode: Mode) -> Callable[[int], Any]:
+        zeros, rate = torch.zeros_like(self.online), self.settings.learning_rate
+        columns = (self.obs, self.action, self.reward, self.next_obs, self.alive)
+        fixed = (self.online, self.target, zeros.clone(), zeros.clone(), torch.ones(2), torch.tensor(BETAS), *columns)
 
-        def step(online: Tensor, target: Tensor, columns: tuple[Tensor, ...], index: Tensor) -> None:
+        def step(*tensors: Tensor) -> list[Tensor]:
+            online, target, mean, square, decay, betas, *columns, index = tensors
             batch = [column[index] for column in columns]
             gradient = torch.func.grad(lambda flat: self.loss(self.weights(flat), self.weights(target), *batch))(online)
             norm = torch.linalg.vector_norm(gradient)
@@ -114,13 +120,18 @@ class Bare:
             mean.lerp_(gradient, 1.0 - BETAS[0])
             square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1.0 - BETAS[1])
             online.sub_(rate / (1.0 - decay[0]) * mean / ((square / (1.0 - decay[1])).sqrt() + EPS))
+            return [norm]
 
-        graph = torch.compile(step, dynamic=False, fullgraph=True)
-        columns = (self.obs, self.action, self.reward, self.next_obs, self.alive)
+        graph: Any = torch.compile(step, dynamic=False, fullgraph=True)
+        if mode == "graph":  # without the checks before each call
+            inputs: list[Any] = [*fixed, torch.zeros(self.settings.batch_size, dtype=torch.long)]
+            with torch.no_grad():
+                traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+                graph = torch._inductor.compile(traced, inputs, {"cpp_wrapper": True})
 
         @torch.no_grad()
         def update(size: int) -> None:
-            graph(self.online, self.target, columns, torch.randint(0, size, (self.settings.batch_size,)))
+            graph(*fixed, torch.randint(0, size, (self.settings.batch_size,)))
 
         return update
 
@@ -147,19 +158,23 @@ class Bare:
 
 
 def eager(settings: DQNSettings, seed: int) -> Measurement:
-    return train(settings, seed, compiled=False)
+    return train(settings, seed, "eager")
 
 
 def compiled(settings: DQNSettings, seed: int) -> Measurement:
-    return train(settings, seed, compiled=True)
+    return train(settings, seed, "compiled")
 
 
-def train(settings: DQNSettings, seed: int, *, compiled: bool) -> Measurement:
+def graph(settings: DQNSettings, seed: int) -> Measurement:
+    return train(settings, seed, "graph")
+
+
+def train(settings: DQNSettings, seed: int, mode: Mode) -> Measurement:
     """The loop of DQN: act, step, store, learn."""
     envs = [gym.make(settings.env_id) for _ in range(settings.num_envs)]
     space: Any = envs[0].action_space
     bare = Bare(settings, envs[0].observation_space.shape[0], int(space.n))  # type: ignore[index]
-    update, act, compile_seconds = prepared(bare, compiled)
+    update, act, compile_seconds = prepared(bare, mode)
     columns = [column.numpy() for column in (bare.obs, bare.action, bare.reward, bare.next_obs, bare.alive)]
     obs_column, action_column, reward_column, next_obs_column, alive_column = columns
     chance = random.Random(seed)
@@ -201,28 +216,32 @@ def train(settings: DQNSettings, seed: int, *, compiled: bool) -> Measurement:
     )
 
 
-def prepared(bare: Bare, compiled: bool) -> tuple[Callable[[int], Any], Callable[[Any], Any], float]:
+def prepared(bare: Bare, mode: Mode) -> tuple[Callable[[int], Any], Callable[[Any], Any], float]:
     """The update after its first call, with the time that took; acting."""
-    watch, update = Stopwatch(), bare.make_update(compiled)
+    watch, update = Stopwatch(), bare.make_update(mode)
     update(bare.settings.buffer_size)
-    return update, bare.make_act(), watch.rate(1).wall_seconds if compiled else 0.0
+    return update, bare.make_act(), watch.rate(1).wall_seconds if mode != "eager" else 0.0
 
 
 def update_eager(settings: UpdateSettings, seed: int) -> Measurement:
-    return update_alone(settings, compiled=False)
+    return update_alone(settings, "eager")
 
 
 def update_compiled(settings: UpdateSettings, seed: int) -> Measurement:
-    return update_alone(settings, compiled=True)
+    return update_alone(settings, "compiled")
 
 
-def update_alone(settings: UpdateSettings, *, compiled: bool) -> Measurement:
+def update_graph(settings: UpdateSettings, seed: int) -> Measurement:
+    return update_alone(settings, "graph")
+
+
+def update_alone(settings: UpdateSettings, mode: Mode) -> Measurement:
     """Updates from a full replay, sampling included."""
     bare = Bare(settings, settings.obs_dim, settings.actions)
     for column in (bare.obs, bare.next_obs, bare.reward):
         column.normal_()
     bare.action.random_(0, settings.actions)
-    update, _, compile_seconds = prepared(bare, compiled)
+    update, _, compile_seconds = prepared(bare, mode)
     for _ in range(settings.warm_up):
         update(settings.buffer_size)
     watch = Stopwatch()
