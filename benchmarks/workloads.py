@@ -343,7 +343,7 @@ WORKLOADS: dict[str, Workload] = {
         candidates={
             OURS: Candidate("candidates.ours:prioritized", "rl-training"),
             "cpprb": Candidate("candidates.cpprb_:prioritized", "cpprb"),
-            "tianshou": Candidate("candidates.tianshou_:prioritized", "tianshou"),
+            "tianshou": Candidate("candidates.tianshou_:prioritized", "tianshou", bars={}),
         },
     ),
 }
