@@ -21,6 +21,8 @@ from rl_training.runtime.plot import on_common_steps
 
 Results = Mapping[str, Outcomes]
 FEWEST_FOR_AN_INTERVAL = 3
+#: wrappers that tell the same in another way: with or without them it is one task
+RETOLD = ("scale_observation", "previous_action")
 LEARNING_HEADER = (
     "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s",
 )  # fmt: skip
@@ -261,14 +263,9 @@ def draw_curves(
 
 
 def _task(config: str, reference: Reference | None) -> str | None:
-    """The environment and what is hidden of it; None for a config that is no more."""
+    """The environment and what is made of it; None for a config that is no more."""
     try:
         resolved = resolve_config(load_config_data(config) if reference is None else reference.data(config))
     except ConfigError:
         return None
-    wrappers = [
-        ", ".join(f"{key} {value}" for key, value in wrapper.items() if key != "name") for wrapper in resolved.wrappers
-    ]
-    names = [wrapper["name"] for wrapper in resolved.wrappers]
-    extras = [f"{name} ({text})" if text else name for name, text in zip(names, wrappers, strict=True)]
-    return f"{resolved.env_id}{', ' if extras else ''}{', '.join(extras)}"
+    return ", ".join([resolved.env_id, *(wrapper["name"] for wrapper in resolved.wrappers if wrapper["name"] not in RETOLD)])
