@@ -67,85 +67,41 @@ def stored_transitions(buffer: Any) -> TransitionBatch:
     return batch
 
 
+def counting_run(algo: str, num_envs: int, end: str, length: int = LENGTH, **algo_kwargs: Any) -> tuple[Any, list[list[Any]]]:
+    """A short training: its replay, and by environment the transitions that a plain loop makes of the same actions."""
+    config = tiny_config(
+        algo,
+        **env_of_tests(algo, "Counting"),
+        env_kwargs={"length": length, "end": end},
+        num_envs=num_envs,
+        total_timesteps=66,
+        algo_kwargs={"gamma": GAMMA, "learning_starts": 30, "buffer_size": 100, **algo_kwargs},
+        eval={"interval": 20, "final_episodes": 1, "episodes": 1, "num_envs": 1},
+    )
+    trainer = NotingTrainer(config)
+    trainer.train()
+    assert isinstance(trainer.pool, NotingPool)
+    assert isinstance(trainer.learner, OffPolicyLearner)
+    by_env = [
+        hand_written_loop(config.env_id, trainer.pool.spec, config.seed, i, end, list(actions), length)
+        for i, actions in enumerate(zip(*trainer.pool.taken, strict=True))
+    ]
+    return trainer.learner.buffer, by_env
+
+
 @pytest.mark.parametrize("algo", OFF_POLICY)
 @pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
 @pytest.mark.parametrize("num_envs", [1, 2, 3])
 def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, end: str) -> None:
-    config = tiny_config(
-        algo,
-        **env_of_tests(algo, "Counting"),
-        env_kwargs={"length": LENGTH, "end": end},
-        num_envs=num_envs,
-        total_timesteps=66,
-        algo_kwargs={"gamma": GAMMA, "learning_starts": 30, "buffer_size": 100, **settings_of(algo, {"n_step": 1})},
-        eval={"interval": 20, "final_episodes": 1, "episodes": 1, "num_envs": 1},
-    )
-    trainer = NotingTrainer(config)
-    trainer.train()
-    assert isinstance(trainer.pool, NotingPool)
-    assert isinstance(trainer.learner, OffPolicyLearner)
-    buffer = trainer.learner.buffer
-    by_env = list(zip(*trainer.pool.taken, strict=True))
+    buffer, by_env = counting_run(algo, num_envs, end, **settings_of(algo, {"n_step": 1}))
     if isinstance(buffer, RecurrentReplayBuffer):  # of the open episodes nothing is complete
         stored = steps_of_sequences(buffer)
-        by_env = [actions[: len(actions) // LENGTH * LENGTH] for actions in by_env]
+        by_env = [rows[: len(rows) // LENGTH * LENGTH] for rows in by_env]
     else:
         batch = stored_transitions(buffer)
         stored = list(zip(*(field.tolist() for field in batch[:5]), strict=True))
         assert len(stored) == 66
-    expected = [
-        row
-        for i, actions in enumerate(by_env)
-        for row in hand_written_loop(config.env_id, trainer.pool.spec, config.seed, i, end, list(actions))
-    ]
-    assert sorted(stored) == sorted(expected)
-
-
-def hand_n_step_sums(rows: list[Any], n: int) -> list[tuple[float, ...]]:
-    """Of one environment's transitions those over n steps, and fewer at an episode's end; flat, to compare numbers."""
-    found = []
-    for t in range(len(rows)):
-        total, k = 0.0, 0
-        while k < n and t + k < len(rows) and (k == 0 or rows[t + k][0][1] > 0):  # the step's number; 0: a new episode
-            total += GAMMA**k * rows[t + k][2]
-            k += 1
-        obs, action = rows[t][:2]
-        next_obs, discount = rows[t + k - 1][3:]
-        if k == n or next_obs[1] == LENGTH:  # or else its window is still open
-            found.append((*obs, action, total, *next_obs, GAMMA**k if discount else 0.0))
-    return found
-
-
-@pytest.mark.parametrize("algo", ["dqn", "qr_dqn", "c51"])
-@pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_prioritised_n_step_transitions_are_sums_by_hand(algo: str, num_envs: int, end: str) -> None:
-    config = tiny_config(
-        algo,
-        **env_of_tests(algo, "Counting"),
-        env_kwargs={"length": LENGTH, "end": end},
-        num_envs=num_envs,
-        total_timesteps=66,
-        algo_kwargs={"gamma": GAMMA, "learning_starts": 30, "buffer_size": 100, "n_step": 3, "prioritized": True},
-        eval={"interval": 20, "final_episodes": 1, "episodes": 1, "num_envs": 1},
-    )
-    trainer = NotingTrainer(config)
-    trainer.train()
-    assert isinstance(trainer.pool, NotingPool)
-    assert isinstance(trainer.learner, OffPolicyLearner)
-    assert isinstance(trainer.learner.buffer, PrioritizedReplayBuffer)
-    expected = [
-        row
-        for i, actions in enumerate(zip(*trainer.pool.taken, strict=True))
-        for row in hand_n_step_sums(
-            hand_written_loop(config.env_id, trainer.pool.spec, config.seed, i, end, list(actions)), 3
-        )
-    ]
-    batch = stored_transitions(trainer.learner.buffer)
-    stored = torch.cat([field.reshape(len(batch.reward), -1) for field in batch[:5]], dim=1).double().numpy()
-    assert 50 < len(stored) < 66
-    mine, theirs = (np.array(sorted(map(tuple, np.round(rows, 4)))) for rows in (stored, expected))
-    np.testing.assert_allclose(mine, theirs, atol=1e-4)
+    assert sorted(stored) == sorted(row for rows in by_env for row in rows)
 
 
 def steps_of_sequences(buffer: RecurrentReplayBuffer) -> list[tuple[Any, ...]]:
@@ -171,35 +127,39 @@ def n_step_transitions(rows: list[Any], n_step: int) -> list[tuple[Any, ...]]:
     return summed
 
 
+def complete_transitions(rows: list[Any], length: int, n_step: int, cut: int = 1) -> list[tuple[Any, ...]]:
+    """Those over n steps of one environment's episodes; of the open one what is complete, in wholes of ``cut`` steps."""
+    found = []
+    for begin in range(0, len(rows), length):
+        episode = rows[begin : begin + length]
+        complete = length if len(episode) == length else max(0, len(episode) - n_step + 1) // cut * cut
+        found += n_step_transitions(episode, n_step)[:complete]
+    return found
+
+
+def assert_same(stored: list[Any], expected: list[Any]) -> None:
+    assert len(stored) == len(expected) > 40
+    for mine, theirs in zip(sorted(stored), sorted(expected), strict=True):
+        np.testing.assert_allclose(np.hstack(mine), np.hstack(theirs), rtol=1e-5)
+
+
+@pytest.mark.parametrize("algo", ["dqn", "qr_dqn", "c51"])
+@pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_prioritised_n_step_transitions_are_sums_by_hand(algo: str, num_envs: int, end: str) -> None:
+    buffer, by_env = counting_run(algo, num_envs, end, n_step=3, prioritized=True)
+    assert isinstance(buffer, PrioritizedReplayBuffer)
+    stored = list(zip(*(field.tolist() for field in stored_transitions(buffer)[:5]), strict=True))
+    assert_same(stored, [row for rows in by_env for row in complete_transitions(rows, LENGTH, 3)])
+
+
 @pytest.mark.parametrize(("algo", "n_step"), [("drqn", 1), ("r2d2", 1), ("r2d2", 3)])
 @pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
 @pytest.mark.parametrize("num_envs", [1, 2, 3])
 def test_episodes_longer_than_a_sequence_are_stored_whole(algo: str, n_step: int, num_envs: int, end: str) -> None:
     """Cut into sequences of 3 steps, episodes of 8 still give every step, with what it earned beyond its sequence."""
     length, cut = 8, 3
-    sizes = {"gamma": GAMMA, "learning_starts": 30, "buffer_size": 100, "sequence_length": cut}
-    config = tiny_config(
-        algo,
-        **env_of_tests(algo, "Counting"),
-        env_kwargs={"length": length, "end": end},
-        num_envs=num_envs,
-        total_timesteps=66,
-        algo_kwargs={**sizes, **settings_of(algo, {"n_step": n_step})},
-    )
-    trainer = NotingTrainer(config)
-    trainer.train()
-    assert isinstance(trainer.pool, NotingPool)
-    assert isinstance(trainer.learner, OffPolicyLearner)
-    expected = []
-    for i, actions in enumerate(zip(*trainer.pool.taken, strict=True)):
-        rows = hand_written_loop(config.env_id, trainer.pool.spec, config.seed, i, end, list(actions), length)
-        for begin in range(0, len(rows), length):
-            episode = rows[begin : begin + length]
-            open_end = max(0, len(episode) - n_step + 1) // cut * cut  # of the open episode, what is complete
-            whole = length if len(episode) == length else open_end
-            expected += n_step_transitions(episode, n_step)[:whole]
-    assert isinstance(trainer.learner.buffer, RecurrentReplayBuffer)
-    stored = steps_of_sequences(trainer.learner.buffer)
-    assert len(stored) == len(expected) > 40
-    for mine, theirs in zip(sorted(stored), sorted(expected), strict=True):
-        np.testing.assert_allclose(np.hstack(mine), np.hstack(theirs), rtol=1e-6)
+    settings = settings_of(algo, {"n_step": n_step})
+    buffer, by_env = counting_run(algo, num_envs, end, length, sequence_length=cut, **settings)
+    expected = [row for rows in by_env for row in complete_transitions(rows, length, n_step, cut)]
+    assert_same(steps_of_sequences(buffer), expected)
