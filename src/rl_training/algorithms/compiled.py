@@ -47,7 +47,7 @@ class CompiledStep:
         networks: Sequence[tuple[nn.Module, Tensor]],  # each with its flat parameters, which two may share
         *,
         settings: Sequence[str] = (),
-        target: tuple[Tensor, Tensor] | None = None,  # flat parameters that follow the end of others
+        target: tuple[Tensor, Tensor] | None = None,  # flat parameters that follow others
     ) -> None:
         self._stages, self._target = stages, target
         self._networks = Networks(*(network for network, _ in networks))
@@ -98,7 +98,7 @@ class CompiledStep:
             outputs.update(stage.optimizer.traced_step(tensors, partial(losses, stage), rate))
         if self._target is not None:
             target, followed = (given[id(vector)] for vector in self._target)
-            target.lerp_(followed[-len(target) :], settings["tau"].to(target.dtype))
+            target.lerp_(followed, settings["tau"].to(target.dtype))
         self._outputs = list(outputs)
         return list(outputs.values())
 

@@ -67,6 +67,6 @@ class NatureCNN(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = scale_images(images) if images.dtype == torch.uint8 else images
         for conv in self.convs:
-            x = F.relu(F.conv2d(x, conv.weight, conv.bias, conv.stride))
+            x = torch.relu_(F.conv2d(x, conv.weight, conv.bias, conv.stride))
         x = x.flatten(1)
-        return x if self.head is None else F.relu(F.linear(x, self.head.weight, self.head.bias))
+        return x if self.head is None else torch.relu_(F.linear(x, self.head.weight, self.head.bias))
