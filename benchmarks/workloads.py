@@ -318,6 +318,7 @@ WORKLOADS: dict[str, Workload] = {
         title="SAC, Pendulum, 256-256, batch 256, an update every step",
         settings=SACSettings(),
         bars={"env steps": 1.4},
+        compiled_bars={"env steps": 1.4},
         candidates={
             OURS: Candidate("candidates.ours:sac", "rl-training"),
             COMPILED: Candidate("candidates.ours:sac_compiled", "rl-training"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +22,10 @@ from rl_training.data import random_shift
 from rl_training.runtime.cadence import PhaseTimer
 
 
-def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+ReLU = partial(nn.ReLU, inplace=True)
+
+
+def mlp(sizes: Sequence[int], activation: Callable[[], nn.Module] = ReLU) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), activation()]
@@ -186,11 +190,11 @@ def ppo(settings: PPOSettings, seed: int) -> Measurement:
 
 def nature(settings: DrQSettings) -> nn.Sequential:
     convolutions = nn.Sequential(
-        nn.Conv2d(settings.shape[0], 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU()
+        nn.Conv2d(settings.shape[0], 32, 8, 4), ReLU(), nn.Conv2d(32, 64, 4, 2), ReLU(), nn.Conv2d(64, 64, 3), ReLU()
     )
     with torch.no_grad():
         flat = convolutions(torch.zeros(1, *settings.shape)).numel()
-    head = [nn.Flatten(), nn.Linear(flat, settings.cnn_features), nn.ReLU()]
+    head = [nn.Flatten(), nn.Linear(flat, settings.cnn_features), ReLU()]
     encoder: Any = nn.Sequential(convolutions, *head)
     channels_last: nn.Sequential = encoder.to(memory_format=torch.channels_last)
     return channels_last

@@ -56,7 +56,7 @@ class Bare:
     def network(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
         for i in range(0, len(weights), 2):
             x = F.linear(x, weights[i], weights[i + 1])
-            x = F.relu(x) if i + 2 < len(weights) else x
+            x = torch.relu_(x) if i + 2 < len(weights) else x
         return x.view(len(x), self.actions, self.atoms)
 
     def loss(self, online: Sequence[Tensor], target: Sequence[Tensor], *batch: Tensor) -> Tensor:

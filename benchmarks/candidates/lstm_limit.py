@@ -19,8 +19,8 @@ class Network(nn.Module):
         self.head = nn.Linear(width, settings.actions)
 
     def forward(self, obs: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
-        memory, _ = self.lstm(F.relu(self.encoder(obs)), state)
-        values: Tensor = self.head(F.relu(self.hidden(memory)))
+        memory, _ = self.lstm(torch.relu_(self.encoder(obs)), state)
+        values: Tensor = self.head(torch.relu_(self.hidden(memory)))
         return values
 
 
