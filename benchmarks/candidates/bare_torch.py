@@ -21,7 +21,6 @@ from candidates.ours import image_batch
 from rl_training.data import random_shift
 from rl_training.runtime.cadence import PhaseTimer
 
-
 ReLU = partial(nn.ReLU, inplace=True)
 
 
