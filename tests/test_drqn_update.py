@@ -47,6 +47,16 @@ def test_the_loss_of_a_step_by_hand() -> None:
     torch.testing.assert_close(output.metrics["q_value_mean"], torch.tensor([[2.0], [3.0]]))
 
 
+@pytest.mark.parametrize("delta", [0.01, 100.0])
+def test_errors_count_squared_up_to_huber_delta(delta: float) -> None:
+    algorithm = make_algorithm(DRQN, sequence_length=5, huber_delta=delta)
+    output = algorithm.loss(World(300, sequence_length=5).run(60).buffer.sample(8))
+    far = output.error > delta
+    assert far.float().mean() == pytest.approx(float(delta < 1.0), abs=0.1)
+    expected = torch.where(far, delta * (output.error - 0.5 * delta), 0.5 * output.error.square())
+    torch.testing.assert_close(output.loss, expected)
+
+
 def test_the_value_of_a_state_by_hand() -> None:
     theirs, mine = torch.tensor([[[1.0, 2.0, 5.0]]]), torch.tensor([[[4.0, 3.0, 9.0]]])
     mask = torch.tensor([[[True, True, False]]])

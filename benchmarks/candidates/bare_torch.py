@@ -24,6 +24,13 @@ from rl_training.runtime.cadence import PhaseTimer
 ReLU = partial(nn.ReLU, inplace=True)
 
 
+class Tanh(nn.Module):
+    """In place too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh_(x)
+
+
 def mlp(sizes: Sequence[int], activation: Callable[[], nn.Module] = ReLU) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
@@ -121,7 +128,7 @@ def ppo(settings: PPOSettings, seed: int) -> Measurement:
     envs = [gym.make(settings.env_id) for _ in range(count)]
     obs = np.stack([env.reset(seed=seed * 1000 + i)[0] for i, env in enumerate(envs)])
     space: Any = envs[0].action_space
-    actor, critic = mlp([obs.shape[1], *hidden, int(space.n)], nn.Tanh), mlp([obs.shape[1], *hidden, 1], nn.Tanh)
+    actor, critic = mlp([obs.shape[1], *hidden, int(space.n)], Tanh), mlp([obs.shape[1], *hidden, 1], Tanh)
     parameters: list[Any] = [*actor.parameters(), *critic.parameters()]
     optimizer = torch.optim.Adam(parameters, settings.learning_rate, eps=1e-5, fused=True)
     weights = [

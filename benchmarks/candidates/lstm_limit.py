@@ -19,9 +19,10 @@ class Network(nn.Module):
         self.head = nn.Linear(width, settings.actions)
 
     def forward(self, obs: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
-        memory, _ = self.lstm(torch.relu_(self.encoder(obs)), state)
-        values: Tensor = self.head(torch.relu_(self.hidden(memory)))
-        return values
+        length, batch = obs.shape[:2]  # flat, for a layer on three axes returns a view, which is dear to write over
+        memory, _ = self.lstm(torch.relu_(self.encoder(obs.flatten(0, 1))).view(length, batch, -1), state)
+        values: Tensor = self.head(torch.relu_(self.hidden(memory.flatten(0, 1))))
+        return values.view(length, batch, -1)
 
 
 def updates(settings: SequenceSettings, seed: int) -> Measurement:

@@ -36,7 +36,10 @@ class DrQConfig(PixelConfig, EntropyConfig):
 
 def drq_loss(q: Tensor, targets: Tensor) -> Loss:
     """Squared errors of both critics on M shifts of an observation, (2, M, batch), from the mean of the targets of K shifts
-    of the next one, (K, batch): averaged over M, added over the critics, one number per sample (section 3 of the paper)."""
+    of the next one, (K, batch): averaged over M, added over the critics, one number per sample (section 3 of the paper).
+
+    The actor's loss is SAC's.
+    """
     assert q.dim() == 3
     assert targets.dim() == 2
     assert (q.shape[0], q.shape[2]) == (2, targets.shape[1])

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rl_training.algorithms.base import ExportModule, Recorder
-from rl_training.algorithms.config import Number, Positive
+from rl_training.algorithms.config import Number, Positive, PositiveNumber
 from rl_training.algorithms.value import (
     EpsilonPolicy,
     QLearning,
@@ -39,6 +39,7 @@ class RecurrentValueConfig(QLearningConfig):
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
     forget_bias: Number = Field(1.0, description="the LSTM's forget bias at the start; the larger, the longer its memory")
     hidden_sizes: tuple[Positive, ...] = Field((64,), description="widths of the hidden layers after the LSTM")
+    huber_delta: PositiveNumber = Field(1.0, description="TD errors count squared up to this size, linearly beyond it")
 
 
 class RecurrentQPolicy(EpsilonPolicy):
@@ -167,11 +168,12 @@ def sequence_td_loss(
     q_values: Tensor,  # (time, batch, action) of the online network along the sequences
     action: Tensor,  # (time, batch)
     target: Tensor,  # (time, batch)
+    huber_delta: float = 1.0,
 ) -> SequenceLoss:
     """Huber loss between Q(o_t, h_t, a_t) and its target, one number per step, padding included: nobody may count that."""
     assert action.shape == target.shape == q_values.shape[:2]
     chosen = q_values.gather(2, action.unsqueeze(2)).squeeze(2)
-    loss = F.smooth_l1_loss(chosen, target, reduction="none")
+    loss = F.huber_loss(chosen, target, reduction="none", delta=huber_delta)
     value = chosen.detach()
     error = (target - value).abs()
     return SequenceLoss(loss, {"q_value_mean": value, "target_mean": target, "td_error_mean": error}, error)
@@ -219,7 +221,7 @@ class RecurrentQLearning(QLearning):
         with torch.no_grad():
             values = state_values(next_q_values, chooser, batch.action_mask)
             target = self.targets(batch.reward, batch.discount, values.gather(0, batch.bootstrap))
-        return sequence_td_loss(q_values, batch.action, target)
+        return sequence_td_loss(q_values, batch.action, target, self.config.huber_delta)
 
     def targets(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
         """What the Q-values should be, from the values that the steps bootstrap from."""

@@ -29,7 +29,7 @@ OVERSAMPLING = 4
 class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
     """Observes (stack * colours, height, width) pictures, oldest first; an episode begins with its first one repeated.
 
-    Drawing is the cost (3 ms for 500 x 500 pixels), so environments that can be told their size draw small ones.
+    Drawing is the cost (3 ms for 500 x 500 pixels), so environments that can be told their size draw no larger than it takes.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ def _middle(picture: Image, share: float) -> Image:
 
 
 def _draw_at(env: Any, height: int, width: int) -> None:
-    """Asks an environment whose whole drawing scales with ``screen_dim`` (Pendulum) to draw at this size. CartPole and
-    MountainCar have a size too, but draw parts of the scene at fixed places: a small picture of theirs is empty."""
+    """Asks an environment whose whole drawing scales with ``screen_dim`` (Pendulum) to draw at this size, if that is smaller.
+    CartPole and MountainCar have one too, but draw parts of the scene at fixed places: a small picture of theirs is empty."""
     if hasattr(env, "screen_dim") and height == width:
-        env.screen_dim = height
+        env.screen_dim = min(height, env.screen_dim)
 
 
 def _load_opencv() -> Any:
