@@ -329,7 +329,7 @@ def test_a_failing_run_is_named_and_the_others_go_on(capsys: pytest.CaptureFixtu
 def test_a_stopped_bench_goes_on(number: signal.Signals) -> None:
     """Its runs notice, save and end; the next bench finishes them bit for bit as if nothing had been."""
     evaluation = {"interval": 0, "final_episodes": 1, "num_envs": 1}
-    values = tiny_values("dqn", total_timesteps=4000, checkpoint={"interval": 200}, eval=evaluation)
+    values = tiny_values("dqn", total_timesteps=2000, checkpoint={"interval": 100}, eval=evaluation)
     Path("tiny.yaml").write_text(yaml.safe_dump(values))
     main(["train", "--config", "tiny.yaml", "--output-dir", "whole", "--quiet"])
     command = [*CLI, *BENCH, "--seeds", "1", "--jobs", "1"]
