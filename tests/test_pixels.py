@@ -52,6 +52,13 @@ def test_pendulum_is_drawn_small_and_shows_the_rod() -> None:
     assert not (first == env.step(np.array([2.0], np.float32))[0]).all()
 
 
+def test_nothing_is_drawn_larger_than_the_environment_draws_by_itself() -> None:
+    pendulum = gym.make("Pendulum-v1", render_mode="rgb_array")
+    env = PixelObservation(pendulum, height=84, width=84, crop=0.5)
+    env.reset(seed=0)
+    assert np.asarray(pendulum.render()).shape == (500, 500, 3)
+
+
 def test_a_crop_keeps_the_centre_of_the_drawing() -> None:
     whole, middle = cartpole(stack=1, gray=False), cartpole(stack=1, gray=False, crop=0.5)
     whole.reset(seed=0)
