@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import CLI, final_fingerprint, tiny_values
+from conftest import ALGORITHMS, CLI, TESTS, final_fingerprint, tiny_values
 
 from rl_training.cli import main
 from rl_training.experiment.packaged import packaged_configs
@@ -313,6 +313,22 @@ def test_the_first_answer_needs_no_torch(arguments: list[str], tmp_path: Path) -
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "rl-training" in done.stdout or "algorithms:" in done.stdout
     assert "imported: []" in done.stdout
+
+
+def test_training_without_compilation_does_not_import_the_compiler() -> None:
+    """Torch brings in sympy, 0.8 seconds, on some harmless calls. Every algorithm trains, in one process."""
+    data = json.dumps([tiny_values(algo, compile="off", total_timesteps=64) for algo in ALGORITHMS])
+    code = (
+        "import json, sys\n"
+        "from rl_training.experiment.config import resolve_config\n"
+        "from rl_training.runtime.trainer import Trainer\n"
+        "for data in json.load(sys.stdin):\n"
+        "    trainer = Trainer(resolve_config(data))\n"
+        "    assert trainer.train().updates, data['algo']\n"
+        "    assert 'sympy' not in sys.modules, data['algo']\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=TESTS, input=data, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_console_script_is_the_same_command(tmp_path: Path) -> None:

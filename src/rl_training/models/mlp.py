@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.models.noisy import NoisyArrays, NoisyLinear
+from rl_training.models.undrawn import undrawn
 from rl_training.types import Array
 
 #: By name, the same function for torch and for numpy. Both write over what they are given, which only they need: a tenth of
@@ -27,7 +28,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[NDArray[np.fl
 def make_linear(inputs: int, outputs: int, generator: torch.Generator, gain: float | None = None) -> nn.Linear:
     """A linear layer drawn from ``generator``: with a ``gain`` orthogonal weights of that scale and no bias (Saxe et al.,
     arXiv:1312.6120), without one PyTorch's usual initialisation, U(+-1/sqrt(inputs))."""
-    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")  # no draw from the global generator
+    layer = undrawn(nn.Linear(inputs, outputs, device="meta"))
     if gain is not None:
         nn.init.orthogonal_(layer.weight, gain, generator=generator)
         nn.init.zeros_(layer.bias)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from rl_training.errors import SpaceError
 from rl_training.models.mlp import make_linear
+from rl_training.models.undrawn import undrawn
 
 #: filters, kernel, stride
 Layer = tuple[int, int, int]
@@ -19,7 +20,7 @@ NATURE_LAYERS: tuple[Layer, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 def make_conv(inputs: int, outputs: int, kernel: int, stride: int, generator: torch.Generator) -> nn.Conv2d:
     """A convolution with PyTorch's usual initialisation, drawn from ``generator``."""
-    layer = nn.Conv2d(inputs, outputs, kernel, stride, device="meta").to_empty(device="cpu")
+    layer = undrawn(nn.Conv2d(inputs, outputs, kernel, stride, device="meta"))
     bound = 1.0 / math.sqrt(inputs * kernel * kernel)
     for parameter in (layer.weight, layer.bias):
         assert parameter is not None

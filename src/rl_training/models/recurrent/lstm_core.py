@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.models.undrawn import undrawn
 from rl_training.types import Array
 
 NumpyStep = Callable[[Array, Array, Array], tuple[Array, Array]]
@@ -26,7 +27,7 @@ class LSTMCore(nn.Module):
         self, inputs: int, hidden: int, layers: int, generator: torch.Generator, *, forget_bias: float = 0.0
     ) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(inputs, hidden, layers, device="meta").to_empty(device="cpu")  # no draw from the global generator
+        self.lstm = undrawn(nn.LSTM(inputs, hidden, layers, device="meta"))
         for name, parameter in self.lstm.named_parameters():
             if name.startswith("weight"):
                 for gate in torch.split(parameter.data, hidden):
