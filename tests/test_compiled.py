@@ -184,6 +184,17 @@ class Noted(Progress):
         self.lines.append(text)
 
 
+def test_the_break_even_of_qr_dqn_falls_with_its_quantiles() -> None:
+    def repaid_after(algo: str, **settings: int) -> int:
+        trainer = Trainer(tiny_config(algo, algo_kwargs=settings))
+        trainer.close()
+        return trainer.algorithm.compile_repaid_after()
+
+    assert repaid_after("dqn") == 40_000
+    assert repaid_after("qr_dqn", batch_size=70, num_quantiles=10) == int(40_000 / 1.1)
+    assert repaid_after("qr_dqn", batch_size=7, num_quantiles=100) == 20_000
+
+
 def test_auto_compiles_from_the_break_even_on(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(tiny_config(algo))
     trainer.close()
@@ -192,7 +203,7 @@ def test_auto_compiles_from_the_break_even_on(algo: str, monkeypatch: pytest.Mon
     asked: list[bool] = []
     monkeypatch.setattr(type(trainer.learner), "compile", lambda self: asked.append(True))
     for enough in (updates + 1, updates):
-        monkeypatch.setattr(type(trainer.algorithm), "compile_repaid_after", enough)
+        monkeypatch.setattr(type(trainer.algorithm), "compile_repaid_after", lambda self, enough=enough: enough)
         noted = Noted()
         compilation = Compilation(config, trainer.algorithm, trainer.learner, trainer.timer)
         compilation.begin(config, noted, StopRequest())
@@ -267,7 +278,7 @@ def test_auto_stays_in_the_mode_of_the_checkpoint(
     start_and_stop(mode, parted, 100, algo, **settings)
     set_mode(parted, "auto")
     enough = 0 if mode == "off" else 10**9  # a new decision would be for the other mode
-    monkeypatch.setattr(REGISTRY[algo].load(), "compile_repaid_after", enough)
+    monkeypatch.setattr(REGISTRY[algo].load(), "compile_repaid_after", lambda self: enough)
     assert go_on(parted).compilation.in_force == (mode == "on")
     mine, theirs = final_fingerprint(parted), final_fingerprint(whole)
     assert mine["metrics"] == theirs["metrics"]

@@ -120,8 +120,6 @@ class Algorithm(ABC):
     """One batch in, one update out."""
 
     config_class: ClassVar[type[AlgorithmConfig]]
-    #: so many updates of a small network repay its compilation from scratch (docs/adr/0007)
-    compile_repaid_after: ClassVar[int] = 0
     policy: Policy
 
     def __init__(self, policy: Policy, config: AlgorithmConfig) -> None:
@@ -142,6 +140,10 @@ class Algorithm(ABC):
     def why_not_compiled(self) -> str | None:
         """What stands against a compiled update; None: nothing, and ``compile`` can be called."""
         return "its update has no compiled form"
+
+    def compile_repaid_after(self) -> int:
+        """About how many updates of a small network repay its compilation from scratch (docs/adr/0007)."""
+        raise NotImplementedError
 
     def compile(self, source: Any) -> None:
         """Makes the update a compiled graph, for batches as this buffer (or rollout) gives them. Nothing else changes."""

@@ -60,7 +60,6 @@ class C51(ValueAlgorithm):
     """Deep Q-learning of the whole distribution of the return, on fixed atoms."""
 
     config_class = C51Config
-    compile_repaid_after = 40_000
     config: C51Config
 
     @classmethod

@@ -46,7 +46,6 @@ class DQN(ValueAlgorithm):
     """Deep Q-learning."""
 
     config_class = DQNConfig
-    compile_repaid_after = 40_000
 
     @classmethod
     def make_policy(cls, config: DQNConfig, spec: SpaceSpec, generator: torch.Generator) -> EpsilonGreedyPolicy:

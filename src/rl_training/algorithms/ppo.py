@@ -223,7 +223,6 @@ class PPO(OnPolicyAlgorithm):
     """Proximal policy optimisation."""
 
     config_class: ClassVar[type[OnPolicyConfig]] = PPOConfig
-    compile_repaid_after = 20_000
     config: OnPolicyConfig
 
     def __init__(self, policy: Policy, config: OnPolicyConfig, streams: RandomStreams) -> None:
@@ -278,6 +277,9 @@ class PPO(OnPolicyAlgorithm):
 
     def why_not_compiled(self) -> str | None:
         return None if self.config.target_kl is None else "target_kl decides between a loss and its step"
+
+    def compile_repaid_after(self) -> int:
+        return 20_000
 
     def compile(self, source: Any) -> None:
         phase = self.begin_phase(source.whole())

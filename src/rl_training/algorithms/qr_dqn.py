@@ -53,13 +53,16 @@ class QRDQN(ValueAlgorithm):
     """Deep Q-learning of the whole distribution of the return, by its quantiles."""
 
     config_class = QRDQNConfig
-    compile_repaid_after = 10_000
     config: QRDQNConfig
 
     @classmethod
     def make_policy(cls, config: QRDQNConfig, spec: SpaceSpec, generator: torch.Generator) -> EpsilonGreedyPolicy:
         body = make_body(config, spec, generator, atoms=config.num_quantiles)
         return EpsilonGreedyPolicy(QuantileQNetwork(*body), spec, config)
+
+    def compile_repaid_after(self) -> int:
+        pairs = self.config.batch_size * self.config.num_quantiles**2  # the loss goes over them: at 70 000, half of the gain
+        return int(super().compile_repaid_after() / (1.0 + pairs / 70_000))
 
     def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
         with torch.no_grad():

@@ -153,7 +153,6 @@ class SAC(SoftActorCritic):
     """Soft actor-critic on vectors."""
 
     config_class = SACConfig
-    compile_repaid_after = 7_000
 
     def __init__(self, policy: GaussianPolicy, config: SACConfig, streams: RandomStreams) -> None:
         super().__init__(policy, config, streams)
@@ -180,6 +179,9 @@ class SAC(SoftActorCritic):
 
     def why_not_compiled(self) -> str | None:
         return None
+
+    def compile_repaid_after(self) -> int:
+        return 7_000
 
     def compile(self, source: Any) -> None:
         blank: TransitionBatch = source.gather(np.zeros(self.config.batch_size, np.int64))

@@ -292,6 +292,9 @@ class ValueAlgorithm(QLearning):
     def why_not_compiled(self) -> str | None:
         return None
 
+    def compile_repaid_after(self) -> int:
+        return 40_000
+
     def compile(self, source: Any) -> None:
         blank: TransitionBatch = source.gather(np.zeros(self.config.batch_size, np.int64))
         if self.config.prioritized:

@@ -46,7 +46,7 @@ class Compilation:
         if algorithm.why_not_compiled() is not None or algorithm.policy.spec.observation.kind == "image":
             return False  # convolutions gain little: they are bound by arithmetic, not by overhead
         updates = config.algo_kwargs.updates_in(config.total_timesteps, config.num_envs)
-        enough = algorithm.compile_repaid_after
+        enough = algorithm.compile_repaid_after()
         repays = updates >= enough
         progress.note(
             f"compile: auto is {'on' if repays else 'off'}: {updates} updates are ahead, and about {enough} repay the "
