@@ -136,7 +136,7 @@ def report(known: Mapping[str, Any], page: Path | None) -> str:
     results = {name: _series(fields["candidates"], WORKLOADS[name].threads) for name, fields in known.items()}
     parts = [table(results), "\n".join(f"- {name}: {WORKLOADS[name].title}" for name in results)]
     if times := compile_times(results):
-        parts.append("Compiling from scratch took, apart from the rates: " + "; ".join(times) + ".")
+        parts.append("Compiling with an empty cache took, apart from the rates: " + "; ".join(times) + ".")
     parts += outcomes(results)
     parts += [f"NOT COMPARABLE: {sentence}." for sentence in work_differences(results)]
     parts += [

@@ -192,7 +192,7 @@ def test_the_page_is_written_again_without_measuring(
         "OUTDATED: w1",
         "Not measured: w1 (prioritised), w1c,",
         "w1: idle share 25.0% of the time.",
-        "Compiling from scratch took, apart from the rates: w1, ours: 20 (20..20) s.",
+        "Compiling with an empty cache took, apart from the rates: w1, ours: 20 (20..20) s.",
         "- w1: 2026-01-02, 3 rounds; torch 2; a machine; `python benchmarks/speed.py --workloads w1 --rounds 3`",
     ):
         assert part in text

@@ -115,7 +115,8 @@ def run_race(job: Job) -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     job.write_description()
     with tempfile.TemporaryDirectory() as cache:
-        # A compilation begins with nothing and stays within this process, so that the clock sees all of it.
+        # A compilation begins with nothing but torch's precompiled headers, which it keeps elsewhere, and stays within this
+        # process, so that the clock sees all of it.
         os.environ.update(TORCHINDUCTOR_CACHE_DIR=cache, TORCHINDUCTOR_COMPILE_THREADS="1")
         result = race_ours(job.load_config(), job.race) if job.peer is None else race_peer(job, job.race)
     job.write_result(result)
