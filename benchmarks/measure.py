@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rl_training.runtime.cadence import PhaseTimer
 
 
 @dataclass(frozen=True)
@@ -53,3 +57,15 @@ def repeat(call: Callable[[], object], times: int, count_per_call: int = 1) -> R
     for _ in range(times):
         call()
     return watch.rate(times * count_per_call)
+
+
+def timed(call: Callable[[PhaseTimer], object], warm_up: int, times: int) -> tuple[Rate, dict[str, float]]:
+    """The rate of a function that laps its phases, after some calls that do not count, and its seconds by phase."""
+    from rl_training.runtime.cadence import PhaseTimer  # imports torch, which a worker must not do before it has settled
+
+    for _ in range(warm_up):
+        call(PhaseTimer())
+    watch, timer = Stopwatch(), PhaseTimer()
+    for _ in range(times):
+        call(timer)
+    return watch.rate(times), timer.seconds

@@ -146,18 +146,28 @@ def compile_times(results: Results) -> list[str]:
 
 
 def profile(results: Results) -> str:
-    """Where a step's time goes, for those who measured it: microseconds of an env step, medians over the rounds."""
+    """Where the time of ours and of the limits goes: microseconds of an env step, or of an update where updates alone are
+    made; medians over the rounds."""
     rows = []
     for workload_name, series in results.items():
-        for name, candidate in series.items():
-            rounds = [measured for measured in candidate.rounds if "update" in measured.seconds]
-            if rounds:
-                parts = [
-                    median(measured.seconds[phase] * 1e6 / measured.work["env steps"] for measured in rounds)
-                    for phase in PHASES
-                ]
-                rows.append((workload_name, name, *(f"{part:.0f}" for part in (*parts, sum(parts)))))
+        for name, candidate in WORKLOADS[workload_name].candidates.items():
+            if name in series and (name in (OURS, COMPILED) or candidate.is_limit):
+                rounds = [phases for phases in map(microseconds, series[name].rounds) if phases]
+                if rounds:
+                    parts = [median(phases.get(phase, 0.0) for phases in rounds) for phase in PHASES]
+                    rows.append((workload_name, name, *(f"{part:,.0f}" for part in (*parts, sum(parts)))))
     return markdown_table(("workload", "candidate", *PHASES, "all"), rows)
+
+
+def microseconds(measured: Measurement) -> dict[str, float]:
+    """By phase, of one step; nothing if that is not known."""
+    if len(measured.rates) != 1:
+        return {}
+    ((what, rate),) = measured.rates.items()
+    if "update" in measured.seconds:
+        return {phase: seconds * 1e6 / rate.count for phase, seconds in measured.seconds.items()}
+    # who made nothing but updates and did not split them up
+    return {"update": rate.wall_seconds * 1e6 / rate.count} if what == "updates" else {}
 
 
 def work_differences(results: Results) -> list[str]:

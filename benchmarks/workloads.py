@@ -200,6 +200,7 @@ SEQUENCE_UPDATES = {
 }
 SEQUENCE_RUNS = {
     OURS: Candidate("candidates.recurrent:run", "rl-training"),
+    "bare nn.LSTM": Candidate("candidates.lstm_limit:run", "torch", is_limit=True),
     "axiomrl": Candidate("candidates.axiomrl_:run", "axiomrl"),
 }
 

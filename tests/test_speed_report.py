@@ -7,12 +7,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import speed
+from candidates.lstm_limit import Bare
 from charts import draw_speed, groups
 from measure import Measurement, Rate
 from report import Ratio, Series, compile_times, outcomes, profile, table, work_differences
-from workloads import COMPILED, OURS, WORKLOADS, Candidate
+from workloads import COMPILED, OURS, WORKLOADS, Candidate, SequenceSettings
 
 RATE = "env steps"
 PHASES = {"environment": 1.0, "acting": 2.0, "sampling": 0.0, "update": 5.0, "rest": 0.5}
@@ -175,7 +177,6 @@ def test_the_page_is_written_again_without_measuring(
     figures, page = tmp_path / "speed.json", tmp_path / "docs" / "benchmarks.md"
     made = {"date": "2026-01-02", "versions": {"torch": "2"}, "machine": "a machine"}
     for measurement in results["w1"][OURS].rounds:
-        measurement.work["env steps"] = 1000
         measurement.seconds.update(PHASES)
     changed = kept(results["w1"], **made)
     changed["settings"]["batch_size"] = 7
@@ -198,7 +199,7 @@ def test_the_page_is_written_again_without_measuring(
         assert part in text
     assert (tmp_path / "docs" / "charts" / "speed.svg").exists()
     (row,) = rows((tmp_path / "docs" / "performance.md").read_text().split("<!-- profile: begin -->")[1].strip())[:1]
-    assert row == ["w1", OURS, "1000", "2000", "0", "5000", "500", "8500"]
+    assert row == ["w1", OURS, "2,500", "5,000", "0", "12,500", "1,250", "21,250"]
     assert "gone" not in text
 
 
@@ -240,4 +241,31 @@ def test_the_quick_part_exists() -> None:
 def test_the_profile_is_of_an_env_step() -> None:
     measured = Measurement({RATE: Rate(1000, 1.0, 2.0)}, {"env steps": 1000}, seconds={**PHASES, "compilation": 9.0})
     (row,) = rows(profile({"w1": {OURS: Series([measured]), "sb3": series(100)}}))
-    assert row == ["w1", OURS, "1000", "2000", "0", "5000", "500", "8500"]
+    assert row == ["w1", OURS, "1,000", "2,000", "0", "5,000", "500", "8,500"]
+
+
+def test_the_profile_of_updates_alone_is_of_an_update_and_leaves_peers_out() -> None:
+    split = Measurement({"updates": Rate(1000, 1.0, 2.0)}, {"updates": 1003}, seconds={"sampling": 0.5, "update": 1.5})
+    whole = Measurement({"updates": Rate(1000, 1.0, 3.0)}, {"updates": 1003})
+    by_name = {OURS: Series([split]), "bare nn.LSTM": Series([whole]), "axiomrl": Series([whole])}
+    assert rows(profile({"w4": by_name})) == [
+        ["w4", OURS, "0", "0", "500", "1,500", "0", "2,000"],
+        ["w4", "bare nn.LSTM", "0", "0", "0", "3,000", "0", "3,000"],
+    ]
+
+
+def test_the_bare_loop_of_sequences_cuts_episodes_and_sums_rewards() -> None:
+    """Its targets are those of the definition, so that the limit does the work that it is a limit of."""
+    settings = SequenceSettings("r2d2", sequence_length=4, n_step=3, width=2, obs_dim=1, gamma=0.5)
+    bare = Bare(settings, 5, seed=0)
+    memory = [np.full(2, float(t), np.float32) for t in range(7)]
+    episode = [(np.array([t], np.float32), t % 2, float(2**t), memory[t], memory[t]) for t in range(6)]
+    assert bare.store(1, episode, np.array([6], np.float32), True) == 3
+    assert bare.obs[1:3, :, 0].tolist() == [[0, 1, 2, 3, 4, 5, 6], [4, 5, 6, 6, 6, 6, 6]]
+    assert bare.mask[1:3].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert bare.reward[1].tolist() == [3, 6, 12, 24]
+    assert bare.discount[1].tolist() == [0.125, 0.125, 0.125, 0]
+    assert bare.bootstrap[1].tolist() == [3, 4, 5, 6]
+    assert bare.reward[2, :2].tolist() == [32, 32]
+    assert bare.discount[2, :2].tolist() == [0, 0]
+    assert bare.h[1:3, 0, 0].tolist() == [0, 4]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import Measurement, Rate, Stopwatch, repeat
+from measure import Measurement, Rate, Stopwatch, repeat, timed
 from workloads import DQNSettings, DrQSettings, PPOSettings, ReplaySettings, SACSettings, UpdateSettings
 
 from rl_training.algorithms.base import init_generator
@@ -16,6 +16,7 @@ from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer, random_shift
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.rng import RandomStreams
+from rl_training.runtime.cadence import PhaseTimer
 from rl_training.runtime.progress import Progress, Watched
 from rl_training.runtime.trainer import Trainer
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch, Transitions
@@ -113,12 +114,14 @@ def update(settings: UpdateSettings, seed: int, compile_mode: str = "off") -> Me
     buffer.add(Transitions(obs, rng.integers(0, settings.actions, size), reward, next_obs, discount))
     compiling = repeat(lambda: algorithm.compile(buffer), 1).wall_seconds if compile_mode == "on" else 0.0
 
-    def learn() -> None:
-        algorithm.update(algorithm.sample(buffer, 0))
+    def learn(timer: PhaseTimer) -> None:
+        batch = algorithm.sample(buffer, 0)
+        timer.lap("sampling")
+        algorithm.update(batch)
+        timer.lap("update")
 
-    repeat(learn, settings.warm_up)
-    rate = repeat(learn, settings.updates)
-    return Measurement({"updates": rate}, {"updates": algorithm.updates}, seconds={"compilation": compiling})
+    rate, seconds = timed(learn, settings.warm_up, settings.updates)
+    return Measurement({"updates": rate}, {"updates": algorithm.updates}, seconds={**seconds, "compilation": compiling})
 
 
 def update_compiled(settings: UpdateSettings, seed: int) -> Measurement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from measure import Measurement, repeat
+from measure import Measurement, timed
 from workloads import SequenceSettings
 
 from candidates.ours import measured
@@ -13,6 +13,7 @@ from rl_training.algorithms.base import init_generator
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.rng import RandomStreams
+from rl_training.runtime.cadence import PhaseTimer
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, Step
 
 ENVS = 8
@@ -65,15 +66,17 @@ def updates(settings: SequenceSettings, seed: int) -> Measurement:
         buffer.add(recorder.record(step, carry))
         obs = next_obs
 
-    def update() -> None:
+    def update(timer: PhaseTimer) -> None:
         batch = algorithm.sample(buffer, 0)
+        timer.lap("sampling")
         result = algorithm.update(batch)
+        timer.lap("update")
         if batch.indices is not None:
             buffer.update_priorities(batch.indices, result.priorities.numpy())
+            timer.lap("sampling")
 
-    repeat(update, settings.warm_up)
-    rate = repeat(update, settings.updates)
-    return Measurement(rates={"updates": rate}, work={"updates": algorithm.updates})
+    rate, seconds = timed(update, settings.warm_up, settings.updates)
+    return Measurement({"updates": rate}, {"updates": algorithm.updates}, seconds=seconds)
 
 
 def run(settings: SequenceSettings, seed: int) -> Measurement:
