@@ -20,9 +20,12 @@ def settle(threads: int, core: int | None) -> None:
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere the number of threads has to do
         allowed = sorted(os.sched_getaffinity(0))
-        if len(allowed) < threads:
-            raise SystemExit(f"this needs {threads} cores, and {len(allowed)} are allowed")
-        os.sched_setaffinity(0, allowed[-threads:] if core is None else range(core, core + threads))
+        wanted = allowed[-threads:] if core is None else list(range(core, core + threads))
+        if len(wanted) < threads or not set(wanted) <= set(allowed):  # the kernel would silently grant fewer
+            raise SystemExit(
+                f"this needs {threads} core(s){'' if core is None else f' from {core} on'}; allowed are {allowed}"
+            )
+        os.sched_setaffinity(0, wanted)
     import torch
 
     torch.set_num_threads(threads)

@@ -213,16 +213,21 @@ def test_races_and_peers_of_other_settings_are_outdated() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "cells"),
     [
-        ([10, 10, 20, 30, 30], [60, 60, 60, 90, 90], ["20.0", "60.0", "3.00", "3", "reached"]),
-        ([10, 10, 20, 30, 30], [59] * 5, ["20.0", "59.0", "2.95", "3", "MISSED"]),
-        ([10, 20, 30, 30], [60, 60, 90, 90, 90], ["25.0", "75.0", "3.00", "3", "incomplete: 4 of 5 seeds"]),
-        ([10, 10, None, None, None], [5, 6, 6, 7, 7], ["unsolved", "6.0", "-", "3", "MISSED"]),
-        ([10, 10, 20, None, None], [5, 5, None, None, None], ["20.0", "unsolved", "more than can be said", "3", "reached"]),
+        ([10, 10, 20, 30, 30], [60, 60, 60, 90, 90], ["20.0", "60.0", "3.00", "2000, 6000", "3", "reached"]),
+        ([10, 10, 20, 30, 30], [59] * 5, ["20.0", "59.0", "2.95", "2000, 5900", "3", "MISSED"]),
+        ([10, 20, 30, 30], [60, 60, 90, 90, 90], ["25.0", "75.0", "3.00", "2500, 7500", "3", "incomplete: 4 of 5 seeds"]),
+        ([10, 10, None, None, None], [5, 6, 6, 7, 7], ["unsolved", "6.0", "-", "unsolved, 600", "3", "MISSED"]),
+        (
+            [10, 10, 20, None, None],
+            [5, 5, None, None, None],
+            ["20.0", "unsolved", "more than can be said", "2000, unsolved", "3", "reached"],
+        ),
     ],
 )
 def test_a_seed_that_never_solves_it_counts_as_endless(ours: list[Any], theirs: list[Any], cells: list[str]) -> None:
     def results(times: list[Any]) -> dict[str, dict[str, Any]]:
-        return {str(seed): {"solved": time is not None, "cpu_seconds": time or 99} for seed, time in enumerate(times)}
+        numbers = [{"cpu_seconds": time or 99, "steps": 100 * (time or 99)} for time in times]
+        return {str(seed): {"solved": times[seed] is not None, **number} for seed, number in enumerate(numbers)}
 
     text = race_table({}, {"x": Peer.model_validate(PEER)}, {"x ours": results(ours), "x stable-baselines3": results(theirs)})
     row = [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]]

@@ -1,4 +1,4 @@
-"""The candidates of Tianshou."""
+"""The candidates of Tianshou. Its C51 clips no gradients, which is a little less work than the others do."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ PEER_HEADER = (
     "task", "steps", "seeds", "ours, IQM", "peer", "peer, IQM", "P(ours better)", "CPU s: ours, peer", "peer's settings",
 )  # fmt: skip
 RACE_HEADER = (
-    "task", "goal", "ours: CPU s, by seed", "median", "peer", "peer: CPU s, by seed", "median", "times faster", "bar", "",
+    "task", "goal", "ours: CPU s, by seed", "median", "peer", "peer: CPU s, by seed", "median", "times faster",
+    "steps, median: ours, peer", "bar", "",
 )  # fmt: skip
 
 
@@ -180,7 +181,7 @@ def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], r
         mine, other = results.get(race_key(config, None), {}), results.get(race_key(config, peer), {})
         seeds = sorted(set(mine) & set(other), key=int)
         if not seeds:
-            rows.append((config, goal, "not run", "", peer.package, "not run", "", "", bar, ""))
+            rows.append((config, goal, "not run", "", peer.package, "not run", "", "", "", bar, ""))
             continue
         times = [[_time_to_solve(outcomes[seed]) for seed in seeds] for outcomes in (mine, other)]
         ours, theirs = (median(values) for values in times)
@@ -191,6 +192,7 @@ def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], r
         outdated = _either_outdated(config, references, peer, mine, other, peer.solved)
         faster = f"{ratio:.2f}" if ratio < np.inf else "-" if ratio != ratio else "more than can be said"
         mine_text, other_text = (", ".join(map(_time_text, values)) for values in times)
+        steps = [median(_steps_to_solve(outcomes[seed]) for seed in seeds) for outcomes in (mine, other)]
         rows.append(
             (
                 config,
@@ -201,6 +203,7 @@ def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], r
                 other_text,
                 _time_text(theirs),
                 faster,
+                ", ".join(f"{count:.0f}" if count < np.inf else "unsolved" for count in steps),
                 bar,
                 f"{outdated}{reached}",
             )
@@ -215,6 +218,10 @@ def race_key(config: str, peer: Peer | None) -> str:
 
 def _time_to_solve(outcome: Mapping[str, Any]) -> float:
     return float(outcome["cpu_seconds"]) if outcome["solved"] else float("inf")
+
+
+def _steps_to_solve(outcome: Mapping[str, Any]) -> float:
+    return float(outcome["steps"]) if outcome["solved"] else float("inf")
 
 
 def _time_text(seconds: float) -> str:

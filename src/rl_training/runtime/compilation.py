@@ -43,8 +43,11 @@ class Compilation:
 
     def _repays(self, config: TrainConfig, progress: Progress) -> bool:
         algorithm = self._algorithm
-        if algorithm.why_not_compiled() is not None or algorithm.policy.spec.observation.kind == "image":
-            return False  # convolutions gain little: they are bound by arithmetic, not by overhead
+        if algorithm.why_not_compiled() is not None:
+            return False
+        if algorithm.policy.spec.observation.kind == "image":
+            progress.note("compile: auto is off: convolutions are bound by arithmetic and gain little")
+            return False
         updates = config.algo_kwargs.updates_in(config.total_timesteps, config.num_envs)
         enough = algorithm.compile_repaid_after()
         repays = updates >= enough
