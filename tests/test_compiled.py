@@ -195,6 +195,16 @@ def test_the_break_even_of_qr_dqn_falls_with_its_quantiles() -> None:
     assert repaid_after("qr_dqn", batch_size=7, num_quantiles=100) == 20_000
 
 
+def test_auto_says_that_it_leaves_images_alone() -> None:
+    env_id, settings = CASES["images"]
+    trainer = Trainer(tiny_config("dqn", env_id=env_id, algo_kwargs=settings))
+    trainer.close()
+    noted = Noted()
+    trainer.compilation.begin(trainer.config, noted, StopRequest())
+    assert trainer.compilation.in_force is False
+    assert any("compile: auto is off: convolutions" in line for line in noted.lines)
+
+
 def test_auto_compiles_from_the_break_even_on(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(tiny_config(algo))
     trainer.close()
