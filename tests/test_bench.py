@@ -240,6 +240,18 @@ def test_curves_of_a_peer_that_is_no_longer_known_are_drawn(tmp_path: Path) -> N
     assert "peer, as tiny.yaml" in (tmp_path / "curves.svg").read_text()
 
 
+def test_the_committed_page_says_which_figures_are_outdated() -> None:
+    """Of configs that have changed since they were measured: rl-training bench --report marks them."""
+    references = load_entries(ROOT / "benchmarks" / "learning.yaml", Reference)
+    results = load_results(ROOT / "benchmarks" / "results" / "learning.json")
+    section = (ROOT / "docs" / "benchmarks.md").read_text("utf-8").split("<!-- learning: begin -->")[1].split("<!--")[0]
+    lines = {line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("|")}
+    for config, outcomes in results.items():
+        digest = Job(config, 0, Path("runs"), reference=references[config]).digest
+        is_outdated = {outcome["config"] for outcome in outcomes.values() if "config" in outcome} - {digest}
+        assert ("OUTDATED" in lines[config]) == bool(is_outdated), config
+
+
 def test_who_waits_for_a_lock_hears_a_stop() -> None:
     job = Job("tiny.yaml", 0, Path("runs"))
     runner = Runner([job], 1, io.StringIO())
