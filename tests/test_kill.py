@@ -49,22 +49,29 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.005)
 
 
-def kill_and_resume(config: Path, run: Path, delay: float) -> tuple[dict[str, Any], bool]:
-    """Kills the run ``delay`` seconds after it began to exist, resumes it to its end, and says whether it was saving."""
+def is_saving(run: Path) -> bool:
+    return any((run / "checkpoints").glob(".writing-*"))
+
+
+def kill_and_resume(config: Path, run: Path, delay: float, *, aimed: bool) -> tuple[dict[str, Any], bool]:
+    """Kills the run ``delay`` seconds after it began to exist, or if ``aimed`` when it saves after that; resumes it to its
+    end, and says whether it was saving."""
     process = start("train", "--config", str(config), "--output-dir", str(run))
     wait_for(run / "config.yaml", process)
     time.sleep(delay)
+    while aimed and not is_saving(run) and process.poll() is None:
+        time.sleep(0.0005)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL, "the run was over before the kill: the moment was too late"
-    saving = any((run / "checkpoints").glob(".writing-*"))
+    saving = is_saving(run)
     finished = subprocess.run([*CLI, "resume", str(run)], capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     return final_fingerprint(run), saving
 
 
 def kill_at_random_moments(algo: str, times: int, tmp_path: Path) -> int:
-    """Returns how many of the kills came while a checkpoint was being written."""
+    """Every fourth one waits for a checkpoint under way. Returns how many came while one was being written."""
     config = write_config(tmp_path / "config.yaml", algo)
     whole = tmp_path / "whole"
     undisturbed = train_whole(config, whole)
@@ -72,7 +79,8 @@ def kill_at_random_moments(algo: str, times: int, tmp_path: Path) -> int:
     moments = random.Random(algo)
     saving = 0
     for i in range(times):
-        fingerprint, hit = kill_and_resume(config, tmp_path / f"killed-{i}", moments.uniform(0.0, 0.7 * span))
+        delay, aimed = moments.uniform(0.0, 0.7 * span), i % 4 == 3
+        fingerprint, hit = kill_and_resume(config, tmp_path / f"killed-{i}", delay, aimed=aimed)
         assert fingerprint == undisturbed
         saving += hit
     return saving
