@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from candidates.lstm_limit import Bare
 from charts import draw_speed, groups
 from measure import Measurement, Rate
 from report import Ratio, Series, compile_times, outcomes, profile, table, work_differences
+from worker import settle
 from workloads import COMPILED, OURS, WORKLOADS, Candidate, SequenceSettings
 
 RATE = "env steps"
@@ -275,3 +277,30 @@ def test_the_bare_loop_of_sequences_cuts_episodes_and_sums_rewards() -> None:
     assert bare.reward[2, :2].tolist() == [32, 32]
     assert bare.discount[2, :2].tolist() == [0, 0]
     assert bare.h[1:3, 0, 0].tolist() == [0, 4]
+
+
+def test_a_core_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["speed.py", "--core", "9999"])
+    with pytest.raises(SystemExit):
+        speed.main()
+    assert "--core 9999: this machine has the cores 0 to" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores can be chosen on Linux only")
+def test_a_worker_does_not_run_on_fewer_cores_than_it_has_threads() -> None:
+    last = max(os.sched_getaffinity(0))
+    with pytest.raises(SystemExit, match=f"this needs 2 core\\(s\\) from {last} on"):
+        settle(2, last)
+
+
+def test_figures_stay_if_ours_fails(
+    results: dict[str, dict[str, Series]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = tmp_path / "speed.json"
+    figures.write_text(json.dumps({"workloads": {"w1": kept(results["w1"], date="2026-01-02", versions={}, machine="")}}))
+    before = figures.read_text()
+    monkeypatch.setattr(speed, "measure", lambda *_: {OURS: Series(absent="failed"), "sb3": series(1)})
+    arguments = ["speed.py", "--workloads", "w1", "--results", str(figures), "--page", str(tmp_path / "page.md")]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert speed.main() == 1
+    assert figures.read_text() == before
