@@ -15,7 +15,7 @@ import torch
 from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import TrainConfig, resolve_config
-from rl_training.experiment.registry import REGISTRY, get_algorithm
+from rl_training.experiment.registry import algorithms, get_algorithm
 from rl_training.experiment.run import step_directories
 
 TESTS = Path(__file__).parent
@@ -25,8 +25,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
 torch.set_num_threads(1)  # several tests at a time: threads that wait for each other would take many times as long
 CLI = [sys.executable, "-m", "rl_training"]
 
-ALGORITHMS = sorted(REGISTRY)
-ON_POLICY = [name for name in ALGORITHMS if issubclass(get_algorithm(name).load(), OnPolicyAlgorithm)]
+ALGORITHMS = sorted(algorithms())
+ON_POLICY = [name for name in ALGORITHMS if issubclass(get_algorithm(name), OnPolicyAlgorithm)]
 OFF_POLICY = [name for name in ALGORITHMS if name not in ON_POLICY]
 #: Sizes that make a run tiny; each algorithm takes those that it has.
 TINY = {
@@ -49,7 +49,7 @@ TINY_OFF_POLICY = {"sequence_length": 6}
 
 def config_fields(algo: str) -> set[str]:
     """The settings that an algorithm has."""
-    return set(REGISTRY[algo].load().config_class.model_fields)
+    return set(get_algorithm(algo).config_class.model_fields)
 
 
 def settings_of(algo: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -60,14 +60,14 @@ def settings_of(algo: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 def env_of_tests(algo: str, name: str) -> dict[str, Any]:
     """The environment of the tests of this name, in the form that the algorithm can use."""
-    entry = REGISTRY[algo]
+    entry = get_algorithm(algo)
     form = "" if "discrete" in entry.actions else "Continuous" if "vector" in entry.observations else "Pictures"
     return {"env_id": f"rl_training_test_envs:{name}{form}-v0"}
 
 
 def tiny_env(algo: str) -> dict[str, Any]:
     """The environment of a tiny run."""
-    entry = REGISTRY[algo]
+    entry = get_algorithm(algo)
     if "discrete" in entry.actions:
         return {"env_id": "CartPole-v1"}
     return {"env_id": "Pendulum-v1"} if "vector" in entry.observations else env_of_tests(algo, "RandomWalk")
@@ -84,7 +84,7 @@ def tiny_values(algo: str, **values: Any) -> dict[str, Any]:
         "log": {"interval": 25, "tensorboard": False},
         "algo_kwargs": settings_of(algo, {**TINY, **(TINY_OFF_POLICY if algo in OFF_POLICY else {})}),
     }
-    if "vector" not in REGISTRY[algo].observations:
+    if "vector" not in get_algorithm(algo).observations:
         defaults["algo_kwargs"]["frame_stack"] = 3
     algo_kwargs = {**defaults["algo_kwargs"], **values.pop("algo_kwargs", {})}
     return {**defaults, **values, "algo_kwargs": algo_kwargs}

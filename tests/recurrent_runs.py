@@ -9,11 +9,12 @@ import numpy as np
 import yaml
 from conftest import metrics_without_time, tiny_config
 
+from rl_training.algorithms.policy import ActInput
 from rl_training.data import RecurrentReplayBuffer
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.types import Array, Carry, PolicyOutput
+from rl_training.types import Carry, PolicyOutput
 
 
 def check_run(result: TrainResult, algo: str) -> None:
@@ -37,17 +38,17 @@ def check_stored_states(algo: str, **algo_kwargs: Any) -> None:
     inputs along it are those that acting had."""
     trainer = Trainer(tiny_config(algo, num_envs=3, algo_kwargs={"buffer_size": 400, **algo_kwargs}))
     seen: dict[bytes, Carry] = {}
-    act = trainer.policy.act
+    choose = trainer.policy.choose
 
-    def noting(obs: Array, carry: Carry, **options: Any) -> PolicyOutput:
-        for env in range(len(obs)):
-            seen[obs[env].tobytes()] = tuple(array[env].copy() for array in carry)
-        return act(obs, carry, **options)
+    def noting(given: ActInput) -> PolicyOutput:
+        for env in range(len(given.obs)):
+            seen[given.obs[env].tobytes()] = tuple(array[env].copy() for array in given.carry)
+        return choose(given)
 
-    trainer.policy.act = noting  # type: ignore[method-assign]
+    trainer.policy.choose = noting  # type: ignore[method-assign]
     trainer.train(230)
     assert isinstance(trainer.learner, OffPolicyLearner)
-    buffer = trainer.learner.buffer
+    buffer = trainer.learner.replay.buffer
     assert isinstance(buffer, RecurrentReplayBuffer)
     batch = buffer.gather(buffer._slots_of(np.arange(len(buffer))))
     later = 0

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from rl_training.algorithms.base import Policy
+from rl_training.algorithms.policy import Policy
 from rl_training.data import Rollout, RolloutBuffer
 from rl_training.types import ActionSpec, Array, ObservationSpec, SpaceSpec, Step
 
-VECTOR = ObservationSpec("vector", (4,), (4,))
+VECTOR = ObservationSpec.vector(4)
 DISCRETE = SpaceSpec(VECTOR, ActionSpec("discrete", count=3))
 GAUSSIAN = SpaceSpec(VECTOR, ActionSpec("continuous", low=(-2.0, -1.0), high=(2.0, 1.0), raw_shape=(2,)))
-IMAGE = SpaceSpec(ObservationSpec("image", (3, 36, 36), (3, 36, 36)), ActionSpec("discrete", count=3))
+IMAGE = SpaceSpec(ObservationSpec.image(3, 36, 36), ActionSpec("discrete", count=3))
 
 
 def observations(spec: SpaceSpec, shape: tuple[int, ...], rng: np.random.Generator) -> Array:

@@ -8,7 +8,7 @@ import pytest
 
 from rl_training.envs.atari import atari_pictures
 from rl_training.envs.factory import RegisteredEnv
-from rl_training.envs.pool import EnvPool
+from rl_training.envs.pool import SeededEnvPool
 from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import load_config_data, resolve_config
@@ -44,7 +44,7 @@ def test_frames_are_skipped_and_stacked() -> None:
 def test_an_episode_with_sticky_actions_is_restored_exactly() -> None:
     pytest.importorskip("ale_py")
     factory = WrappedEnv(RegisteredEnv("ale_py:ALE/Pong-v5", {"frameskip": 1}), ({"name": "atari"},))
-    original, restored = EnvPool(factory, seed=1), EnvPool(factory, seed=1)
+    original, restored = SeededEnvPool(factory, seed=1), SeededEnvPool(factory, seed=1)
     original.reset()
     for action in (2, 3, 0, 2, 5, 1):
         original.step(np.array([action]))

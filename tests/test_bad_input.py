@@ -17,7 +17,7 @@ from conftest import CLI, final_fingerprint, tiny_values
 
 from rl_training.cli import main
 from rl_training.experiment.checkpoint import verify_checkpoint
-from rl_training.experiment.registry import REGISTRY
+from rl_training.experiment.registry import algorithms
 from rl_training.experiment.run import step_directories
 
 TRAIN = ("train", "--config", "tiny.yaml", "--quiet")
@@ -165,7 +165,7 @@ def test_spaces_that_cannot_be_used(
 def test_the_algorithms_that_can_use_a_space_are_named(
     algo: str, observation: str, action: str, environment: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    able = [entry.name for entry in REGISTRY.values() if observation in entry.observations and action in entry.actions]
+    able = [entry.name for entry in algorithms().values() if observation in entry.observations and action in entry.actions]
     if algo in able:
         pytest.skip(f"{algo} can use it")
     instead = f"use one of: {', '.join(able)}" if able else "no algorithm here can use it"

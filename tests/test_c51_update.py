@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_training.algorithms import C51, categorical_projection
 from rl_training.algorithms.base import init_generator
-from rl_training.algorithms.c51 import C51Config
+from rl_training.algorithms.c51 import C51, C51Config, categorical_projection
+from rl_training.models.value_network import AtomNetwork
 from rl_training.rng import RandomStreams
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
 
-SPEC = SpaceSpec(ObservationSpec("vector", (4,), (4,)), ActionSpec("discrete", count=3))
+SPEC = SpaceSpec(ObservationSpec.vector(4), ActionSpec("discrete", count=3))
 SUPPORT = torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0])
 P = torch.tensor([[0.1, 0.2, 0.4, 0.2, 0.1]])
 
@@ -81,6 +81,7 @@ def make_batch() -> TransitionBatch:
 def test_loss_is_the_cross_entropy_with_the_projected_target(double: bool) -> None:
     algorithm, batch = make_c51(double=double), make_batch()
     with torch.no_grad():
+        assert isinstance(algorithm.target, AtomNetwork)
         algorithm.target.head.advantage.linears[-1].weight.neg_()
         chooser = algorithm.policy.network if double else algorithm.target
         best = (chooser(batch.next_obs).softmax(2) * SUPPORT).sum(2).argmax(1)

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from rl_training.api import load_agent
+from rl_training.api import load_agent, managed
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import ACTING_PARTS
 from rl_training.runtime.export import load_exported, random_observations
 from rl_training.runtime.inference import predict
-from rl_training.runtime.sessions import start_training
+from rl_training.runtime.sessions import start_training, train
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +46,8 @@ def test_best_and_latest_are_agents(run: Path) -> None:
             assert agent.evaluate(episodes=1).lengths[0] > 0
 
 
-def test_a_trainer_of_the_registry_trains(algo: str, tmp_path: Path) -> None:
-    result = get_algorithm(algo).load_trainer()(tiny_config(algo, output_dir=str(tmp_path / "run")))
-    assert result.env_steps == 240
+def test_one_function_trains_every_algorithm(algo: str, tmp_path: Path) -> None:
+    assert train(tiny_config(algo, output_dir=str(tmp_path / "run"))).env_steps == 240
 
 
 @pytest.mark.parametrize("file_format", ["onnx", "safetensors"])
@@ -81,17 +79,13 @@ def test_an_export_of_an_unknown_format_is_refused(run: Path, tmp_path: Path) ->
 
 
 def test_a_full_save_goes_on_as_the_original(algo: str, tmp_path: Path) -> None:
-    name = get_algorithm(algo).class_name
-    import rl_training
-
-    managed = getattr(rl_training, name)
     settings = tiny_config(algo).describe()
     common = {key: settings[key] for key in ("eval", "checkpoint", "log")}
-    agent = managed(settings["env_id"], **common, **settings["algo_kwargs"]).learn(120)
+    agent = managed(algo)(settings["env_id"], **common, **settings["algo_kwargs"]).learn(120)
     agent.save(tmp_path / "full", full=True)
     agent.save(tmp_path / "light")
     assert {path.stem for path in (tmp_path / "light").iterdir()} == {*ACTING_PARTS, "manifest"}
-    twin = managed.load(tmp_path / "full")
+    twin = managed(algo).load(tmp_path / "full")
     for each in (agent, twin):
         each.learn(200)
     for key, value in agent.policy.state_dict().items():

@@ -18,7 +18,7 @@ from conftest import ALGORITHMS, CLI, TESTS, final_fingerprint, tiny_values
 
 from rl_training.cli import main
 from rl_training.experiment.packaged import packaged_configs
-from rl_training.experiment.registry import REGISTRY
+from rl_training.experiment.registry import algorithms
 
 COMMANDS = ("train", "resume", "eval", "predict", "export", "list", "show", "plot", "bench")
 TINY = (
@@ -226,7 +226,7 @@ def test_export_writes_safetensors_that_can_be_loaded(run: Path, tmp_path: Path,
 def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     printed = capsys.readouterr().out
-    for entry in REGISTRY.values():
+    for entry in algorithms().values():
         assert re.search(rf"^  {entry.name} +{re.escape(entry.summary)}", printed, re.MULTILINE)
     for name in packaged_configs():
         assert f"\n  {name}\n" in printed

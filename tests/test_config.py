@@ -13,7 +13,7 @@ from rl_training.algorithms.value import ValueConfig
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import apply_overrides, load_config_data, resolve_config
 from rl_training.experiment.packaged import packaged_configs
-from rl_training.experiment.registry import REGISTRY
+from rl_training.experiment.registry import algorithms
 
 
 def message_of(values: dict[str, Any]) -> str:
@@ -32,7 +32,7 @@ def test_packaged_config_resolves_and_survives_its_yaml(name: str, tmp_path: Pat
 
 
 def test_every_algorithm_has_a_packaged_config() -> None:
-    assert {name.split("/")[0] for name in packaged_configs()} == set(REGISTRY)
+    assert {name.split("/")[0] for name in packaged_configs()} == set(algorithms())
 
 
 def test_a_resolved_config_spells_out_every_default(algo: str) -> None:

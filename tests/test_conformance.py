@@ -12,7 +12,7 @@ from conftest import OFF_POLICY, env_of_tests, settings_of, tiny_config
 
 from rl_training.data import PrioritizedReplayBuffer, RecurrentReplayBuffer, ReplayBuffer
 from rl_training.envs.factory import RegisteredEnv
-from rl_training.envs.pool import EnvPool, Episode
+from rl_training.envs.pool import EnvPool, Episode, SeededEnvPool
 from rl_training.rng import derive_seed
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.trainer import Trainer
@@ -22,7 +22,7 @@ GAMMA = 0.9
 LENGTH = 4
 
 
-class NotingPool(EnvPool):
+class NotingPool(SeededEnvPool):
     """Notes the actions that go to the environments."""
 
     taken: list[list[Any]]
@@ -86,7 +86,7 @@ def counting_run(algo: str, num_envs: int, end: str, length: int = LENGTH, **alg
         hand_written_loop(config.env_id, trainer.pool.spec, config.seed, i, end, list(actions), length)
         for i, actions in enumerate(zip(*trainer.pool.taken, strict=True))
     ]
-    return trainer.learner.buffer, by_env
+    return trainer.learner.replay.buffer, by_env
 
 
 @pytest.mark.parametrize("algo", OFF_POLICY)

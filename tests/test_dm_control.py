@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rl_training.envs.factory import RegisteredEnv
-from rl_training.envs.pool import EnvPool
+from rl_training.envs.pool import EnvPool, SeededEnvPool
 from rl_training.envs.wrappers import WrappedEnv
 
 pytest.importorskip("shimmy")
@@ -20,7 +20,7 @@ DRAWN = {"render_mode": "rgb_array", "render_kwargs": {"height": 84, "width": 84
 
 
 def pool_of(wrappers: tuple[dict[str, Any], ...], kwargs: dict[str, Any] | None = None) -> EnvPool:
-    return EnvPool(WrappedEnv(RegisteredEnv(ENV_ID, kwargs or {}), wrappers), seed=1)
+    return SeededEnvPool(WrappedEnv(RegisteredEnv(ENV_ID, kwargs or {}), wrappers), seed=1)
 
 
 def test_a_vector_task_is_cut_off_not_terminated() -> None:

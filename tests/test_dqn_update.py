@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from rl_training.algorithms import DQN, QRDQN, dqn_loss
 from rl_training.algorithms.base import init_generator
-from rl_training.algorithms.dqn import DQNConfig
+from rl_training.algorithms.dqn import DQN, DQNConfig, dqn_loss
 from rl_training.algorithms.optimizer import FlatAdam
-from rl_training.algorithms.qr_dqn import QRDQNConfig
+from rl_training.algorithms.qr_dqn import QRDQN, QRDQNConfig
 from rl_training.models import MLPQNetwork, MLPQRQNetwork
+from rl_training.models.value_network import AtomNetwork
 from rl_training.rng import RandomStreams
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
 
-SPEC = SpaceSpec(ObservationSpec("vector", (4,), (4,)), ActionSpec("discrete", count=3))
+SPEC = SpaceSpec(ObservationSpec.vector(4), ActionSpec("discrete", count=3))
 
 
 def make_dqn(**settings: object) -> DQN:
@@ -66,6 +66,7 @@ def test_the_bootstrap_action_is_chosen_by_the_right_network(double: bool) -> No
     batch = make_batch()
     algorithm = make_dqn(double=double)
     with torch.no_grad():  # make the two networks disagree
+        assert isinstance(algorithm.target, AtomNetwork)
         algorithm.target.head.advantage.linears[-1].weight.neg_()
         chooser = algorithm.policy.network if double else algorithm.target
         choice = chooser(batch.next_obs).argmax(1)

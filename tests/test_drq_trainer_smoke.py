@@ -15,14 +15,12 @@ from rl_training.data import FrameReplayBuffer
 from rl_training.errors import SpaceError
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import load_config_data, resolve_config
-from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.drq_trainer import train_drq
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.trainer import Trainer
 
 
 def test_a_run_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
-    assert get_algorithm("drq").load_trainer() is train_drq
     result = train_drq(tiny_config("drq", output_dir=str(tmp_path / "run"), num_envs=2))
     assert result.run_dir is not None
     assert result.checkpoint is not None
@@ -41,8 +39,8 @@ def test_pendulum_in_pixels_from_the_packaged_config(tmp_path: Path) -> None:
     trainer = Trainer(resolve_config(values))
     trainer.train(110)
     assert isinstance(trainer.learner, OffPolicyLearner)
-    assert isinstance(trainer.learner.buffer, FrameReplayBuffer)
-    batch = trainer.learner.buffer.sample(64)
+    assert isinstance(trainer.learner.replay.buffer, FrameReplayBuffer)
+    batch = trainer.learner.replay.buffer.sample(64)
     assert batch.obs.shape[1] == 3
     assert batch.action.shape == (64, 1)
     assert batch.action.abs().max() <= 1.0
@@ -50,7 +48,7 @@ def test_pendulum_in_pixels_from_the_packaged_config(tmp_path: Path) -> None:
     train_drq(resolve_config(values))
     with DrQ.load(tmp_path / "run") as agent:
         assert agent.evaluate(episodes=1).lengths == [100]
-        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.raw_shape, np.uint8))
+        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.only.raw_shape, np.uint8))
         assert action.shape == (1,)
         assert np.abs(action) <= 2.0
 

@@ -34,7 +34,7 @@ MODES: dict[str, dict[str, Any]] = {
 def make_spec(shape: tuple[int, ...] = SHAPE, actions: int = 1) -> SpaceSpec:
     bounds = tuple([2.0] * actions)
     action = ActionSpec("continuous", low=tuple(-bound for bound in bounds), high=bounds, raw_shape=(actions,))
-    return SpaceSpec(ObservationSpec("image", shape, shape), action)
+    return SpaceSpec(ObservationSpec.image(*shape), action)
 
 
 def make_drq(actions: int = 1, **settings: Any) -> DrQ:
@@ -154,7 +154,7 @@ def test_two_shifts_each_are_the_average_by_hand() -> None:
     for m in range(2):
         q1, q2 = network.critic.values(network.critic.encode(views.obs[m * rows : (m + 1) * rows]), batch.action)
         loss = loss + ((q1 - target).square() + (q2 - target).square()) / 2
-    found = algorithm.critic_loss(views, batch, algorithm.noise(len(views.next_obs)), 0)
+    found = algorithm.critic_loss(views, algorithm.updater.draw(views))
     torch.testing.assert_close(found.loss, loss)
     torch.testing.assert_close(found.metrics["target_q_mean"], target)
     for one, output in ((algorithm, found.loss), (twin, loss)):
@@ -177,7 +177,7 @@ def gradient_of(algorithm: DrQ, loss: Tensor) -> tuple[set[str], set[str]]:
     for name, parameter in algorithm.policy.network.named_parameters():
         assert parameter.grad is not None
         (reached if parameter.grad.abs().sum() > 0 else untouched).add(name)
-    for module in (algorithm.target, algorithm.judge):
+    for module in (algorithm.target, algorithm.frozen_critic):
         assert all(parameter.grad is None for parameter in module.parameters())
     return reached, untouched
 
@@ -186,12 +186,11 @@ def gradient_of(algorithm: DrQ, loss: Tensor) -> tuple[set[str], set[str]]:
 def test_each_loss_reaches_its_own_weights_and_no_others(mode: str) -> None:
     algorithm, batch = make_drq(**MODES[mode]), make_batch()
     views = algorithm.views(batch)
-    reached, untouched = gradient_of(
-        algorithm, algorithm.critic_loss(views, batch, algorithm.noise(len(views.next_obs)), 0).loss
-    )
+    known = algorithm.updater.draw(views)
+    reached, untouched = gradient_of(algorithm, algorithm.critic_loss(views, known).loss)
     assert {name for name in reached if not name.startswith("critic.")} == set()
     assert {name for name in untouched if not name.startswith("actor.")} == set()
-    reached, untouched = gradient_of(algorithm, algorithm.actor_loss(views.obs[:4], None, algorithm.noise(4), 0).loss)
+    reached, untouched = gradient_of(algorithm, algorithm.actor_loss(views, known).loss)
     assert {name for name in reached if not name.startswith("actor.")} == set()
     assert {name for name in untouched if not name.startswith("critic.")} == set()
     assert algorithm.temperature.log_alpha.grad == 0
@@ -247,7 +246,7 @@ def test_an_update_counts_reports_and_moves_what_it_should(mode: str) -> None:
     before = {
         "actor": algorithm.actor_optimizer.parameters.clone(),
         "critic": algorithm.critic_optimizer.parameters.clone(),
-        "target": algorithm._target_parameters.clone(),
+        "target": algorithm.target_network.vector.clone(),
     }
     alpha = algorithm.alpha
     result = algorithm.update(batch)
@@ -257,7 +256,7 @@ def test_an_update_counts_reports_and_moves_what_it_should(mode: str) -> None:
     assert not torch.equal(algorithm.actor_optimizer.parameters, before["actor"])
     assert not torch.equal(algorithm.critic_optimizer.parameters, before["critic"])
     moved = before["target"].lerp(algorithm.critic_optimizer.parameters, algorithm.config.tau)
-    torch.testing.assert_close(algorithm._target_parameters, moved)
+    torch.testing.assert_close(algorithm.target_network.vector, moved)
     assert torch.equal(algorithm.alpha, alpha) != algorithm.config.learn_alpha
     algorithm.update(batch)
     assert algorithm.updates == 2

@@ -9,17 +9,12 @@ from conftest import tiny_config
 from recurrent_runs import check_run, check_stored_states
 
 from rl_training.errors import ConfigError, SpaceError
-from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.drqn_trainer import train_drqn
 from rl_training.runtime.trainer import Trainer
 
 
 def test_train_drqn_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
     check_run(train_drqn(tiny_config("drqn", output_dir=str(tmp_path / "run"))), "drqn")
-
-
-def test_the_registry_trains_it_through_train_drqn() -> None:
-    assert get_algorithm("drqn").load_trainer() is train_drqn
 
 
 def test_stored_states_are_those_that_acting_had() -> None:

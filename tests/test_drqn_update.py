@@ -7,8 +7,8 @@ import pytest
 import torch
 from sequences import ACTIONS, STATE, World, make_algorithm, walk_targets
 
-from rl_training.algorithms import DRQN
 from rl_training.algorithms.base import init_generator
+from rl_training.algorithms.drqn import DRQN
 from rl_training.algorithms.recurrent_value import sequence_td_loss, state_values
 from rl_training.models import LSTMQNetwork
 
@@ -96,13 +96,13 @@ def test_a_batched_unroll_equals_unrolls_of_each_sequence_alone() -> None:
 def test_the_target_network_is_copied_on_its_interval() -> None:
     algorithm = make_algorithm(DRQN, sequence_length=5, target_update_interval=3)
     batch = World(300, sequence_length=5).run(60).buffer.sample(8)
-    before = algorithm._target_parameters.clone()
+    before = algorithm.target_network.vector.clone()
     for updates in range(1, 7):
         result = algorithm.update(batch)
-        copied = torch.equal(algorithm._target_parameters, algorithm.optimizer.parameters)
+        copied = torch.equal(algorithm.target_network.vector, algorithm.optimizer.parameters)
         assert copied == (updates % 3 == 0)
         if updates < 3:
-            assert torch.equal(algorithm._target_parameters, before)
+            assert torch.equal(algorithm.target_network.vector, before)
     assert set(result.metrics) == {"loss", "q_value_mean", "target_mean", "td_error_mean"}
     assert result.priorities is None
 

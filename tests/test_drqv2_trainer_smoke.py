@@ -12,13 +12,11 @@ from conftest import env_of_tests, metrics_without_time, tiny_config
 from rl_training import DrQv2
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import load_config_data, resolve_config
-from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.drqv2_trainer import train_drqv2
 from rl_training.runtime.trainer import Trainer
 
 
 def test_a_run_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
-    assert get_algorithm("drqv2").load_trainer() is train_drqv2
     result = train_drqv2(tiny_config("drqv2", output_dir=str(tmp_path / "run"), num_envs=2))
     assert result.run_dir is not None
     assert result.checkpoint is not None
@@ -35,7 +33,7 @@ def test_pendulum_in_pixels_from_the_packaged_config(tmp_path: Path) -> None:
     values["algo_kwargs"] |= {"learning_starts": 100, "batch_size": 16}
     train_drqv2(resolve_config(values))
     with DrQv2.load(tmp_path / "run") as agent:
-        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.raw_shape, np.uint8))
+        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.only.raw_shape, np.uint8))
         assert action.shape == (1,)
         assert np.abs(action) <= 2.0
 

@@ -71,7 +71,7 @@ def test_exploring_adds_the_scheduled_noise_and_stays_in_bounds() -> None:
 
 def test_the_replay_sums_three_rewards_and_a_termination_stays_without_bootstrap() -> None:
     algorithm = make_drqv2(gamma=0.5, frame_stack=3)
-    buffer = algorithm.make_buffer(1, RandomStreams(0))
+    buffer = algorithm.make_replay(1).buffer
     assert isinstance(buffer, FrameReplayBuffer)
     frames = [np.full((1, 1, *SHAPE[1:]), value, np.uint8) for value in (0, 0, 0, 1, 2, 3, 4)]
     for t in range(4):
@@ -92,7 +92,7 @@ def gradients(algorithm: DrQv2, loss: Tensor) -> set[str]:
     for optimizer in (algorithm.actor_optimizer, algorithm.critic_optimizer):
         optimizer.gradient.zero_()
     torch.autograd.backward(loss.sum())
-    for module in (algorithm.target, algorithm.judge):
+    for module in (algorithm.target, algorithm.frozen_critic):
         assert all(parameter.grad is None for parameter in module.parameters())
     named = algorithm.policy.network.named_parameters()
     return {name for name, parameter in named if parameter.grad is not None and parameter.grad.abs().sum() > 0}
@@ -102,11 +102,11 @@ def test_the_encoder_is_trained_by_the_critic_only() -> None:
     algorithm, batch = make_drqv2(), make_batch()
     names = {name for name, _ in algorithm.policy.network.named_parameters()}
     views = algorithm.views(batch)
-    critic = algorithm.critic_loss(views, batch, algorithm.noise(len(views.next_obs)), 0)
-    assert critic.features is not None
-    assert not critic.features.requires_grad
+    known = {**algorithm.updater.scheduled(0), **algorithm.updater.draw(views)}
+    critic = algorithm.critic_loss(views, known)
+    assert not critic.kept["features"].requires_grad
     assert gradients(algorithm, critic.loss) == {name for name in names if name.startswith("critic.")}
-    actor = algorithm.actor_loss(views.obs, critic.features, algorithm.noise(len(views.obs)), 0)
+    actor = algorithm.actor_loss(views, {**known, **critic.kept})
     assert gradients(algorithm, actor.loss) == {name for name in names if name.startswith("actor.")}
     assert all(parameter.dim() < 4 for parameter in algorithm.policy.network.actor.parameters())  # no convolutions of its own
 
@@ -117,12 +117,12 @@ def test_there_is_no_target_encoder() -> None:
     heads = torch.cat(
         [p.reshape(-1) for name, p in algorithm.policy.network.critic.named_parameters() if "encoder" not in name]
     )
-    torch.testing.assert_close(algorithm._target_parameters, heads)
+    torch.testing.assert_close(algorithm.target_network.vector, heads)
     algorithm.update(make_batch())
     after = torch.cat(
         [p.reshape(-1) for name, p in algorithm.policy.network.critic.named_parameters() if "encoder" not in name]
     )
-    torch.testing.assert_close(algorithm._target_parameters, heads.lerp(after, 0.01))
+    torch.testing.assert_close(algorithm.target_network.vector, heads.lerp(after, 0.01))
 
 
 def test_an_update_follows_the_authors_step_by_step() -> None:

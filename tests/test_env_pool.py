@@ -11,15 +11,15 @@ import pytest
 import rl_training_test_envs as test_envs
 
 from rl_training.envs.factory import GivenEnv, RegisteredEnv
-from rl_training.envs.pool import EnvPool, NonDeterministicEnvironment
+from rl_training.envs.pool import EnvPool, NonDeterministicEnvironment, SeededEnvPool
 from rl_training.errors import ConfigError, EnvironmentFault, SpaceError
 from rl_training.rng import derive_seed
 
 
-def make_pool(env_id: str = "Counting-v0", *, num_envs: int = 1, workers: str = "inline", **kwargs: Any) -> EnvPool:
+def make_pool(env_id: str = "Counting-v0", *, num_envs: int = 1, workers: str = "inline", **kwargs: Any) -> SeededEnvPool:
     fresh = kwargs.pop("fresh", False)
     factory = RegisteredEnv(f"rl_training_test_envs:{env_id}", kwargs)
-    return EnvPool(factory, num_envs=num_envs, seed=5, env_id=env_id, workers=workers, fresh=fresh)
+    return SeededEnvPool(factory, num_envs=num_envs, seed=5, env_id=env_id, workers=workers, fresh=fresh)
 
 
 @pytest.mark.parametrize("workers", ["inline", "subprocess"])
@@ -64,7 +64,7 @@ def test_episode_seeds_differ_everywhere() -> None:
 @pytest.mark.parametrize("workers", ["inline", "subprocess"])
 def test_a_restored_pool_continues_exactly(env_id: str, workers: str) -> None:
     def pool() -> EnvPool:
-        return EnvPool(RegisteredEnv(env_id), num_envs=2, seed=1, env_id=env_id, workers=workers)
+        return SeededEnvPool(RegisteredEnv(env_id), num_envs=2, seed=1, env_id=env_id, workers=workers)
 
     rng = np.random.default_rng(0)
     original, restored = pool(), pool()
@@ -184,7 +184,7 @@ def test_actions_with_an_offset_reach_the_environment() -> None:
 
 
 def test_discrete_observations_become_one_hot() -> None:
-    pool = EnvPool(RegisteredEnv("FrozenLake-v1"), seed=0)
+    pool = SeededEnvPool(RegisteredEnv("FrozenLake-v1"), seed=0)
     pool.reset()
     assert pool.obs.shape == (1, 16)
     assert pool.obs[0].tolist() == [1.0] + [0.0] * 15
@@ -221,7 +221,7 @@ def test_a_given_environment_is_used_once_and_then_copied() -> None:
 
 def test_a_closure_cannot_go_to_a_worker_process() -> None:
     with pytest.raises(ConfigError, match="top level of a module"):
-        EnvPool(lambda: gym.make("CartPole-v1"), workers="subprocess")
+        SeededEnvPool(lambda: gym.make("CartPole-v1"), workers="subprocess")
 
 
 class LateMaskEnv(test_envs.MaskedEnv):
@@ -232,7 +232,7 @@ class LateMaskEnv(test_envs.MaskedEnv):
 
 
 def test_a_mask_that_comes_late_is_a_fault() -> None:
-    pool = EnvPool(LateMaskEnv, num_envs=2, seed=0, env_id="Late-v0")
+    pool = SeededEnvPool(LateMaskEnv, num_envs=2, seed=0, env_id="Late-v0")
     pool.reset()
     with pytest.raises(EnvironmentFault, match=r"Late-v0.*action_mask after a step but gave none after its first reset"):
         pool.step((pool.obs[:, 0].astype(np.int64) + 1) % 4)

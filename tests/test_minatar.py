@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rl_training.envs.factory import RegisteredEnv
-from rl_training.envs.pool import EnvPool
+from rl_training.envs.pool import SeededEnvPool
 from rl_training.envs.wrappers import ChannelsFirst, WrappedEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import load_config_data, resolve_config
@@ -48,7 +48,7 @@ def test_a_game_is_restored_exactly() -> None:
     pytest.importorskip("minatar")
     env_id = "rl_training.envs.minatar:MinAtar/Breakout-v1"
     factory = WrappedEnv(RegisteredEnv(env_id), ({"name": "channels_first"},))
-    original, restored = EnvPool(factory, seed=1), EnvPool(factory, seed=1)
+    original, restored = SeededEnvPool(factory, seed=1), SeededEnvPool(factory, seed=1)
     original.reset()
     for k in range(60):
         original.step(np.array([k % 3]))
@@ -63,7 +63,7 @@ def test_an_episode_knows_nothing_of_the_one_before(game: str) -> None:
     """One step in ten repeats the action before it; the first step of an episode has none before it."""
     pytest.importorskip("minatar")
     factory = WrappedEnv(RegisteredEnv(f"rl_training.envs.minatar:MinAtar/{game}-v1"), ({"name": "channels_first"},))
-    pool, restored = (EnvPool(factory, num_envs=64, seed=3) for _ in range(2))
+    pool, restored = (SeededEnvPool(factory, num_envs=64, seed=3) for _ in range(2))
     actions = np.ones(64, np.int64)
     pool.reset()
     pool.step(actions)

@@ -8,7 +8,7 @@ import torch
 from rollouts import DISCRETE, IMAGE, random_rollout
 from test_ppo_update import make_ppo
 
-from rl_training.algorithms.ppo import flat
+from rl_training.algorithms.on_policy import flat
 from rl_training.algorithms.return_scale import ReturnScale
 from rl_training.errors import SpaceError
 from rl_training.models import ObservationNormalizer, RunningMoments

@@ -12,7 +12,7 @@ import rl_training
 from rl_training import api
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.config import AlgorithmConfig
-from rl_training.experiment.registry import REGISTRY
+from rl_training.experiment.registry import algorithms, get_algorithm
 
 PROMISED = {
     "rl_training": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "load_agent"],
@@ -67,24 +67,24 @@ def test_names_with_a_fixed_place(module_name: str, name: str) -> None:
 
 
 def test_every_registry_entry_has_all_that_it_names(algo: str) -> None:
-    entry = REGISTRY[algo]
-    managed = getattr(rl_training, entry.class_name)
-    assert managed is getattr(api, entry.class_name)
+    entry = get_algorithm(algo)
+    managed = getattr(rl_training, entry.public_name)
+    assert managed is getattr(api, entry.public_name) is getattr(api.algorithms, entry.public_name)
     assert issubclass(managed, api.ManagedAlgorithm)
     assert managed.algo_name == entry.name == algo
-    assert entry.class_name in rl_training.__all__
-    assert entry.class_name in api.__all__
-    assert issubclass(entry.load(), Algorithm)
-    assert issubclass(entry.load().config_class, AlgorithmConfig)
-    assert callable(entry.load_trainer())
+    assert managed.algorithm_class is entry
+    assert entry.public_name in rl_training.__all__
+    assert entry.public_name in api.__all__
+    assert issubclass(entry, Algorithm)
+    assert issubclass(entry.config_class, AlgorithmConfig)
     assert entry.summary
     assert entry.observations
     assert entry.actions
 
 
 def test_every_managed_class_is_registered() -> None:
-    registered = {entry.class_name for entry in REGISTRY.values()}
-    assert {name for name in rl_training.__all__ if name not in ("ManagedAlgorithm", "load_agent")} == registered
+    registered = {entry.public_name for entry in algorithms().values()}
+    assert set(rl_training.__all__) - {"ManagedAlgorithm", "load_agent", "managed"} == registered
 
 
 def test_an_unknown_attribute_is_an_attribute_error() -> None:

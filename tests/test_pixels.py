@@ -12,7 +12,7 @@ import rl_training_test_envs as test_envs
 
 from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.pixels import ActionRepeat, PixelObservation
-from rl_training.envs.pool import EnvPool
+from rl_training.envs.pool import SeededEnvPool
 from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import ConfigError
 
@@ -99,7 +99,7 @@ def test_an_episode_of_pictures_is_restored_exactly() -> None:
     factory = WrappedEnv(
         RegisteredEnv("CartPole-v1", {"render_mode": "rgb_array"}), ({"name": "pixels", "height": 20, "width": 30},)
     )
-    original, restored = EnvPool(factory, seed=1), EnvPool(factory, seed=1)
+    original, restored = SeededEnvPool(factory, seed=1), SeededEnvPool(factory, seed=1)
     original.reset()
     for _ in range(7):
         original.step(np.array([1]))

@@ -15,7 +15,7 @@ import yaml
 from conftest import final_fingerprint, tiny_values
 from gymnasium import spaces
 
-from rl_training import DQN, load_agent
+from rl_training import DQN, ManagedAlgorithm, load_agent
 from rl_training.errors import CheckpointError, ConfigError, ObservationError, SpaceError
 
 TINY: dict[str, Any] = {
@@ -29,18 +29,18 @@ TINY: dict[str, Any] = {
 OBS = np.array([0.01, -0.02, 0.03, 0.04], np.float32)
 
 
-def weights(agent: DQN) -> dict[str, torch.Tensor]:
+def weights(agent: ManagedAlgorithm) -> dict[str, torch.Tensor]:
     return agent.policy.state_dict()
 
 
-def assert_same_weights(first: DQN, second: DQN) -> None:
+def assert_same_weights(first: ManagedAlgorithm, second: ManagedAlgorithm) -> None:
     assert weights(first).keys() == weights(second).keys()
     for name, value in weights(first).items():
         assert torch.equal(value, weights(second)[name]), name
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> DQN:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> ManagedAlgorithm:
     run = tmp_path_factory.mktemp("api") / "run"
     agent = DQN("CartPole-v1", seed=1, learning_rate=1e-3, output_dir=str(run), **TINY)
     agent.learn(total_timesteps=300)
@@ -151,7 +151,7 @@ def test_one_agent_owns_a_run_directory(tmp_path: Path) -> None:
     DQN.resume(tmp_path / "run").close()
 
 
-def test_a_closed_agent_still_acts(trained: DQN) -> None:
+def test_a_closed_agent_still_acts(trained: ManagedAlgorithm) -> None:
     with DQN("CartPole-v1", seed=1, learning_rate=1e-3, **TINY).learn(300) as agent:
         returns = agent.evaluate(3).returns
     assert_same_weights(agent, trained)
@@ -168,7 +168,7 @@ def test_load_agent_finds_the_class(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- predict
 
 
-def test_one_observation_or_a_batch(trained: DQN) -> None:
+def test_one_observation_or_a_batch(trained: ManagedAlgorithm) -> None:
     batch = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     actions, _ = trained.predict(batch)
     assert actions.shape == (20,)
@@ -193,19 +193,19 @@ def test_one_observation_or_a_batch(trained: DQN) -> None:
         ({"a": 1}, "not an array of numbers"),
     ],
 )
-def test_what_is_no_observation_is_refused(trained: DQN, obs: Any, expected: str) -> None:
+def test_what_is_no_observation_is_refused(trained: ManagedAlgorithm, obs: Any, expected: str) -> None:
     with pytest.raises(ObservationError, match=expected):
         trained.predict(obs)
 
 
-def test_predict_never_reloads_anything(trained: DQN, tmp_path: Path) -> None:
+def test_predict_never_reloads_anything(trained: ManagedAlgorithm, tmp_path: Path) -> None:
     trained.save(tmp_path / "saved")
     agent = DQN.load(tmp_path / "saved")
     shutil.rmtree(tmp_path / "saved")
     assert agent.predict(OBS)[0] == trained.predict(OBS)[0]
 
 
-def test_loading_and_evaluating_read_only_the_policy(trained: DQN, tmp_path: Path) -> None:
+def test_loading_and_evaluating_read_only_the_policy(trained: ManagedAlgorithm, tmp_path: Path) -> None:
     DQN("CartPole-v1", seed=1, **TINY).learn(120).save(tmp_path / "saved", full=True)
     for name in ("training.safetensors", "replay.safetensors"):
         (tmp_path / "saved" / name).write_bytes(b"damaged")
@@ -300,17 +300,17 @@ def test_spaces_that_the_algorithm_cannot_use_are_refused() -> None:
         DQN(gym.make("Pendulum-v1"), **TINY).learn(100)
 
 
-def test_a_policy_is_not_evaluated_on_other_spaces(trained: DQN, tmp_path: Path) -> None:
+def test_a_policy_is_not_evaluated_on_other_spaces(trained: ManagedAlgorithm, tmp_path: Path) -> None:
     trained.save(tmp_path / "saved")
     with pytest.raises(SpaceError, match="trained with"):
         DQN.load(tmp_path / "saved", env="Acrobot-v1").evaluate(1)
 
 
-def test_learning_from_a_loaded_policy_starts_the_target_there_too(trained: DQN, tmp_path: Path) -> None:
+def test_learning_from_a_loaded_policy_starts_the_target_there_too(trained: ManagedAlgorithm, tmp_path: Path) -> None:
     trained.save(tmp_path / "light")
     agent = DQN.load(tmp_path / "light")
     algorithm: Any = agent._get_trainer().algorithm
-    assert torch.equal(algorithm._target_parameters, algorithm.optimizer.parameters)
+    assert torch.equal(algorithm.target_network.vector, algorithm.optimizer.parameters)
 
 
 def test_an_environment_given_from_python_must_be_given_again(tmp_path: Path) -> None:

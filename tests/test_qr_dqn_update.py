@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_training.algorithms import QRDQN, quantile_huber_loss
 from rl_training.algorithms.base import init_generator
-from rl_training.algorithms.qr_dqn import QRDQNConfig, quantile_levels
+from rl_training.algorithms.qr_dqn import QRDQN, QRDQNConfig, quantile_huber_loss, quantile_levels
 from rl_training.models import MLPQRQNetwork
+from rl_training.models.value_network import AtomNetwork
 from rl_training.rng import RandomStreams
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
 
-SPEC = SpaceSpec(ObservationSpec("vector", (4,), (4,)), ActionSpec("discrete", count=3))
+SPEC = SpaceSpec(ObservationSpec.vector(4), ActionSpec("discrete", count=3))
 
 
 def make_qr_dqn(**options: object) -> QRDQN:
@@ -91,6 +91,7 @@ def test_minimising_the_loss_finds_the_quantiles() -> None:
 def test_the_target_takes_all_quantiles_of_one_action(double: bool) -> None:
     algorithm, batch = make_qr_dqn(double=double), make_batch()
     with torch.no_grad():
+        assert isinstance(algorithm.target, AtomNetwork)
         algorithm.target.head.advantage.linears[-1].weight.neg_()
         next_quantiles = algorithm.target(batch.next_obs)  # (batch, action, quantile)
         chooser = algorithm.policy.network if double else algorithm.target

@@ -13,7 +13,6 @@ from recurrent_runs import check_run, check_stored_states
 from rl_training.data import PrioritizedRecurrentReplayBuffer
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import load_config_data, resolve_config
-from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.r2d2_trainer import train_r2d2
 from rl_training.runtime.trainer import Trainer
@@ -33,10 +32,6 @@ def test_train_r2d2_writes_checkpoint_and_metrics(settings: dict[str, Any], tmp_
     check_run(train_r2d2(tiny_config("r2d2", output_dir=str(tmp_path / "run"), algo_kwargs=settings)), "r2d2")
 
 
-def test_the_registry_trains_it_through_train_r2d2() -> None:
-    assert get_algorithm("r2d2").load_trainer() is train_r2d2
-
-
 @pytest.mark.parametrize(
     "settings",
     [{}, EVERYTHING, {"burn_in": 6}, {"previous_inputs": True, "clip_reward": 0.5}],
@@ -50,7 +45,7 @@ def test_priorities_of_the_updates_reach_the_replay() -> None:
     trainer = Trainer(tiny_config("r2d2", num_envs=2))
     trainer.train(150)
     assert isinstance(trainer.learner, OffPolicyLearner)
-    buffer = trainer.learner.buffer
+    buffer = trainer.learner.replay.buffer
     assert isinstance(buffer, PrioritizedRecurrentReplayBuffer)
     assert buffer._priorities is not None
     leaves = buffer._priorities.state_dict(10**6)["priorities"]

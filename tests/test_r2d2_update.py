@@ -10,8 +10,8 @@ import torch
 from sequences import ACTIONS, GAMMA, World, cut_up, make_algorithm, walk_targets
 from torch import Tensor
 
-from rl_training.algorithms import DRQN, R2D2
-from rl_training.algorithms.r2d2 import R2D2Config, rescale, sequence_priorities, unrescale
+from rl_training.algorithms.drqn import DRQN
+from rl_training.algorithms.r2d2 import R2D2, R2D2Config, rescale, sequence_priorities, unrescale
 from rl_training.types import SequenceBatch, UpdateResult
 
 CASES: dict[str, dict[str, Any]] = {

@@ -233,7 +233,7 @@ def test_importance_weights_reach_the_gradient(algo: str) -> None:
 def test_training_feeds_priorities_back(algo: str) -> None:
     trainer = Trainer(tiny_config(algo, algo_kwargs={"prioritized": True, "buffer_size": 500}))
     trainer.train()
-    buffer: Any = trainer.learner.buffer  # type: ignore[attr-defined]
+    buffer: Any = trainer.learner.replay.buffer  # type: ignore[attr-defined]
     priorities = buffer.state_dict()["priorities"]
     assert len(np.unique(priorities)) > 20
     assert (priorities > 0).all()
@@ -329,7 +329,7 @@ def test_a_masked_environment_is_only_given_allowed_actions(algo: str, n_step: i
     )
     trainer = Trainer(config)
     trainer.train()  # the environment asserts; evaluation is masked too
-    batch = trainer.learner.buffer.sample(200)  # type: ignore[attr-defined]
+    batch = trainer.learner.replay.buffer.sample(200)  # type: ignore[attr-defined]
     position = batch.next_obs[:, 0].long()
     expected = torch.arange(4)[None] != position[:, None]  # the action of the same number as the position is forbidden
     assert torch.equal(batch.next_action_mask[batch.discount > 0], expected[batch.discount > 0])

@@ -11,10 +11,10 @@ import torch
 from rollouts import DISCRETE, GAUSSIAN, IMAGE, act_and_store, strengthen
 from torch import Tensor
 
-from rl_training.algorithms import RecurrentPPO, gae, ppo_loss
 from rl_training.algorithms.base import init_generator
-from rl_training.algorithms.ppo import flat
-from rl_training.algorithms.recurrent_ppo import RecurrentPhase, RecurrentPPOConfig
+from rl_training.algorithms.on_policy import flat, gae
+from rl_training.algorithms.ppo import ppo_loss
+from rl_training.algorithms.recurrent_ppo import RecurrentPhase, RecurrentPPO, RecurrentPPOConfig
 from rl_training.data import Rollout, Sequences
 from rl_training.rng import RandomStreams
 from rl_training.types import Array, SpaceSpec
@@ -52,7 +52,7 @@ def test_dealing_gives_every_step_once_and_parts_of_about_the_same_size(count: i
     rng = np.random.default_rng(0)
     start = rng.random((64, 8)) < 0.1
     sequences = Sequences.of(start)
-    parts = sequences.deal(count, rng)
+    parts = sequences.split(count, rng)
     assert 1 <= len(parts) <= count
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(sequences.length)))
     sizes = [int(sequences.length[part].sum()) for part in parts]
@@ -83,7 +83,7 @@ def test_the_ratio_is_exactly_1_before_the_first_step(
 ) -> None:
     sizes = {"lstm_size": 32, "lstm_layers": layers, "n_minibatches": minibatches, "n_epochs": 1}
     algorithm = make_ppo(spec, **sizes, sequence_length=longest, shared_lstm=layers == 2)
-    strengthen(algorithm.policy.network.actor)  # type: ignore[arg-type]
+    strengthen(algorithm.policy.network.actor)
     rollout = act_and_store(algorithm.policy, steps=11, num_envs=4)
     assert rollout.start.any()  # resets inside the rollout
     seen: list[Tensor] = []
@@ -103,7 +103,7 @@ def evaluate_all(phase: RecurrentPhase) -> tuple[Tensor, Tensor]:
     log_prob, value = torch.zeros(len(phase.action)), torch.zeros(len(phase.action))
     with torch.no_grad():
         for minibatch in phase.minibatches(3, np.random.default_rng(0)):
-            evaluated = phase.evaluate(minibatch)
+            evaluated = phase.evaluate(phase.inputs(minibatch))
             log_prob[minibatch.steps], value[minibatch.steps] = evaluated.log_prob, evaluated.value
     return log_prob, value
 
@@ -119,7 +119,7 @@ def by_stepping(algorithm: RecurrentPPO, rollout: Rollout) -> tuple[Array, Array
             state = [array * keep for array in state]
             obs = torch.from_numpy(rollout.obs[t, i : i + 1])
             value[t, i] = network.value(obs, state)
-            output, *actor_state = network.action_step(obs, *state[:2])
+            output, actor_state = network.action_step(obs, *state[:2])
             critic_state = network.cores[-1].step(obs, *state[-2:])
             state = [*actor_state, *critic_state][: len(state)]
             action = torch.from_numpy(rollout.action[t, i : i + 1])
@@ -166,8 +166,8 @@ def test_padding_changes_nothing_by_a_bit() -> None:
         if altered:  # padded places hold something else, and much larger
             phase.prepared = torch.cat([phase.prepared, torch.full_like(phase.prepared[:1], 1e3)])
             minibatch.padded.view(-1)[padding] = len(phase.prepared) - 1
-        columns = torch.linspace(-1, 1, 4 * len(phase.action)).view(-1, 4)
-        output = twin._minibatch_loss(phase, minibatch, columns, 0.2)
+        phase.recorded = torch.linspace(-1, 1, 4 * len(phase.action)).view(-1, 4)
+        output = twin.minibatch_loss(phase.inputs(minibatch), {"clip_range": 0.2})
         twin.optimizer.step(output.loss.mean(), 1e-3)
         assert len(output.loss) == 13 * 3  # one number per real step, so every mean is over real steps
         results.append([output.loss, *output.metrics.values(), twin.optimizer.gradient, twin.optimizer.parameters])
@@ -187,7 +187,7 @@ def test_truncation_bootstraps_with_the_memory_after_the_step() -> None:
     assert (rollout.truncated & rollout.terminated).any()
     with torch.no_grad():
         _, value = by_stepping(algorithm, rollout)
-        advantage, target = algorithm._targets(algorithm.begin_phase(rollout), value)
+        advantage, target = algorithm.targets(algorithm.begin_phase(rollout), value)
         next_value, trace = np.zeros_like(value), np.zeros_like(value)
         for i in range(4):
             state = [torch.from_numpy(array[0, i : i + 1]) for array in rollout.carry]

@@ -20,7 +20,7 @@ from conftest import (
 from rl_training.envs.pool import NonDeterministicEnvironment
 from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import REGISTRY
+from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import step_directories
 from rl_training.runtime.sessions import resume_training, start_training
 from rl_training.runtime.trainer import Trainer
@@ -43,7 +43,7 @@ def resume_to(run: Path, stop_at: int | None = None, **options: Any) -> Trainer:
     return trainer
 
 
-DISCRETE = [name for name in ALGORITHMS if "discrete" in REGISTRY[name].actions]
+DISCRETE = [name for name in ALGORITHMS if "discrete" in get_algorithm(name).actions]
 #: None is the environment of a tiny run; a name without version is one of the tests' own, in the algorithm's form
 CASES: dict[str, tuple[str | None, int, str]] = {
     "one": (None, 1, "inline"),
@@ -263,7 +263,7 @@ def test_a_non_deterministic_environment_is_said_and_training_goes_on(algo: str,
 
 @pytest.mark.parametrize("fault", ["raise", "nan", "reset"])
 def test_a_run_with_a_fault_is_saved_and_goes_on_when_mended(algo: str, fault: str, tmp_path: Path) -> None:
-    if fault == "nan" and "vector" not in REGISTRY[algo].observations:
+    if fault == "nan" and "vector" not in get_algorithm(algo).observations:
         pytest.skip("no byte is not a number")
     mended = tmp_path / "mended"
     runs = {}

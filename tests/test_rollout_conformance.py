@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import rl_training_test_envs as test_envs
 import torch
-from conftest import ON_POLICY, tiny_config
+from conftest import ON_POLICY, settings_of, tiny_config
 
-from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.on_policy import ActorCriticAlgorithm
 from rl_training.data import Rollout
 from rl_training.rng import derive_seed
-from rl_training.runtime.on_policy_learner import OnPolicyLearner
+from rl_training.runtime.learner import OnPolicyLearner
 from rl_training.runtime.trainer import Trainer
-from rl_training.types import Array
+from rl_training.types import Array, UpdateResult
 
 GAMMA, LAMBDA, LENGTH, STEPS = 0.9, 0.8, 4, 7
 
@@ -58,47 +58,48 @@ def plain_advantages(rows: list[tuple[Any, ...]]) -> list[float]:
 def test_rollouts_and_advantages_are_those_of_a_plain_loop(
     algo: str, num_envs: int, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    options = {"gamma": GAMMA, "gae_lambda": LAMBDA, "n_steps": STEPS, "n_minibatches": 2}
     config = tiny_config(
         algo,
         env_id="rl_training_test_envs:Counting-v0",
         env_kwargs={"length": LENGTH, "end": end},
         num_envs=num_envs,
         total_timesteps=3 * STEPS * num_envs,
-        algo_kwargs={"gamma": GAMMA, "gae_lambda": LAMBDA, "n_steps": STEPS, "n_minibatches": 2},
+        algo_kwargs=settings_of(algo, options),
         eval={"interval": 10, "final_episodes": 1, "episodes": 1, "num_envs": 1},
     )
     trainer = Trainer(config)
     rollouts: list[Rollout] = []
-    advantages: list[Array] = []
-    original = PPO._targets
+    update = trainer.algorithm.update
 
-    def noting(self: PPO, phase: Any, value: Array) -> tuple[Array, Array]:
-        rollout: Rollout = copy.deepcopy(phase.rollout)
-        rollouts.append(rollout)
+    def noting(rollout: Rollout, env_steps: int) -> UpdateResult:
+        rollouts.append(copy.deepcopy(rollout))
+        return update(rollout, env_steps)
 
-        def next_value(time: Array, env: Array) -> torch.Tensor:
-            return torch.from_numpy(value_of(rollout.next_obs[time, env]))
-
-        phase.next_value = next_value
-        result = original(self, phase, value_of(rollout.obs))
-        advantages.append(result[0])
-        np.testing.assert_allclose(result[1], result[0] + value_of(rollout.obs), rtol=1e-6)
-        return result
-
-    monkeypatch.setattr(PPO, "_targets", noting)
+    monkeypatch.setattr(trainer.algorithm, "update", noting)
     trainer.train()
-    assert isinstance(trainer.learner, OnPolicyLearner)
     assert len(rollouts) == 3
     check_memory(rollouts)
     actions = np.concatenate([rollout.action for rollout in rollouts])
     for i in range(num_envs):
         rows = plain_loop(config.seed, i, end, actions[:, i].tolist())
-        for k, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True)):
+        for k, rollout in enumerate(rollouts):
             part = rows[k * STEPS : (k + 1) * STEPS]
             stored = (rollout.obs, rollout.reward, rollout.next_obs, rollout.terminated, rollout.truncated)
             for array, expected in zip(stored, zip(*part, strict=True), strict=True):
                 np.testing.assert_array_equal(array[:, i], np.array(expected))
-            np.testing.assert_allclose(advantage[:, i], plain_advantages(part), rtol=1e-4, atol=1e-4)
+            if isinstance(trainer.algorithm, ActorCriticAlgorithm):
+                advantage = advantages(trainer.algorithm, rollout)
+                np.testing.assert_allclose(advantage[:, i], plain_advantages(part), rtol=1e-4, atol=1e-4)
+
+
+def advantages(algorithm: ActorCriticAlgorithm[Any], rollout: Rollout) -> Array:
+    """What the algorithm makes of a rollout, with the formula in place of its value function."""
+    phase = algorithm.begin_phase(rollout)
+    phase.next_value = lambda time, env: torch.from_numpy(value_of(rollout.next_obs[time, env]))  # type: ignore[method-assign]
+    advantage, target = algorithm.targets(phase, value_of(rollout.obs))
+    np.testing.assert_allclose(target, advantage + value_of(rollout.obs), rtol=1e-6)
+    return advantage
 
 
 def check_memory(rollouts: list[Rollout]) -> None:

@@ -11,13 +11,11 @@ from conftest import metrics_without_time, tiny_config
 from rl_training import SAC
 from rl_training.errors import SpaceError
 from rl_training.experiment.checkpoint import verify_checkpoint
-from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.sac_trainer import train_sac
 from rl_training.runtime.trainer import Trainer
 
 
 def test_a_run_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
-    assert get_algorithm("sac").load_trainer() is train_sac
     result = train_sac(tiny_config("sac", output_dir=str(tmp_path / "run"), num_envs=2))
     assert result.run_dir is not None
     assert result.checkpoint is not None
@@ -33,7 +31,7 @@ def test_actions_of_several_dimensions(tmp_path: Path) -> None:
     train_sac(tiny_config("sac", env_id=env_id, total_timesteps=120, output_dir=str(tmp_path / "run")))
     with SAC.load(tmp_path / "run") as agent:
         assert len(agent.evaluate(episodes=2).returns) == 2
-        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.raw_shape))
+        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.only.raw_shape))
         assert action.shape == (2,)
         assert agent.policy.spec.action.low == (-3.0, 0.5)
         assert agent.policy.spec.action.to_env(np.zeros((1, 2), np.float32)) == pytest.approx(np.array([[-1.4, 5.25]]))

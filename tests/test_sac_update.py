@@ -18,9 +18,7 @@ from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch, Transitions
 
-SPEC = SpaceSpec(
-    ObservationSpec("vector", (3,), (3,)), ActionSpec("continuous", low=(-2.0, 0.0), high=(2.0, 10.0), raw_shape=(2,))
-)
+SPEC = SpaceSpec(ObservationSpec.vector(3), ActionSpec("continuous", low=(-2.0, 0.0), high=(2.0, 10.0), raw_shape=(2,)))
 
 
 def make_sac(**settings: Any) -> SAC:
@@ -127,7 +125,7 @@ def snapshot(algorithm: SAC) -> dict[str, Tensor]:
     return {
         "actor": algorithm.actor_optimizer.parameters.clone(),
         "critic": algorithm.critic_optimizer.parameters.clone(),
-        "target": algorithm._target_parameters.clone(),
+        "target": algorithm.target_network.vector.clone(),
         "alpha": algorithm.alpha.clone(),
     }
 
@@ -139,27 +137,27 @@ def changed(algorithm: SAC, before: dict[str, Tensor]) -> set[str]:
 def test_each_loss_moves_only_its_own_weights() -> None:
     algorithm, batch = make_sac(), make_batch()
     network = algorithm.policy.network
-    views = algorithm.views(batch)
-    torch.autograd.backward(algorithm.critic_loss(views, batch, algorithm.noise(len(views.next_obs)), 0).loss.sum())
+    known = algorithm.updater.draw(batch)
+    torch.autograd.backward(algorithm.critic_loss(batch, known).loss.sum())
     assert algorithm.critic_optimizer.gradient.abs().sum() > 0
     assert algorithm.actor_optimizer.gradient.abs().sum() == 0
     algorithm.critic_optimizer.gradient.zero_()
-    torch.autograd.backward(algorithm.actor_loss(views.obs, None, algorithm.noise(len(views.obs)), 0).loss.sum())
+    torch.autograd.backward(algorithm.actor_loss(batch, known).loss.sum())
     assert algorithm.actor_optimizer.gradient.abs().sum() > 0
     assert algorithm.critic_optimizer.gradient.abs().sum() == 0
     assert all(parameter.grad is None for parameter in algorithm.target.parameters())
-    assert all(parameter.grad is None for parameter in algorithm.judge.parameters())
+    assert all(parameter.grad is None for parameter in algorithm.frozen_critic.parameters())
     assert algorithm.temperature.log_alpha.grad is not None
     assert algorithm.temperature.log_alpha.grad == 0
     assert {id(p) for p in network.actor.parameters()}.isdisjoint(id(p) for p in network.critic.parameters())
 
 
-def test_the_judge_is_the_critic_itself() -> None:
+def test_the_frozen_critic_has_the_weights_of_the_critic() -> None:
     algorithm, batch = make_sac(), make_batch()
     for _ in range(3):
         algorithm.update(batch)
-        judged = algorithm.judge.values(batch.obs, batch.action)
-        torch.testing.assert_close(judged, algorithm.policy.network.critic.values(batch.obs, batch.action), rtol=0, atol=0)
+        values = algorithm.frozen_critic.values(batch.obs, batch.action)
+        torch.testing.assert_close(values, algorithm.policy.network.critic.values(batch.obs, batch.action), rtol=0, atol=0)
 
 
 def test_an_update_follows_the_paper_step_by_step() -> None:
@@ -301,7 +299,7 @@ def test_of_symmetric_bounds_scaling_is_the_same_to_the_bit() -> None:
 
 def test_batches_are_drawn_into_the_same_memory_and_no_metric_lies_there() -> None:
     algorithm = make_sac()
-    buffer = algorithm.make_buffer(1, RandomStreams(0))
+    buffer = algorithm.make_replay(1).buffer
     batch = make_batch(50)
     columns = (column.numpy() for column in batch[:5])
     buffer.add(Transitions(*columns))

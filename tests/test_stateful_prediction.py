@@ -12,7 +12,7 @@ import torch
 from conftest import tiny_config
 
 from rl_training import load_agent
-from rl_training.algorithms.base import Policy
+from rl_training.algorithms.policy import Policy
 from rl_training.cli import main
 from rl_training.envs.pool import EnvPool
 from rl_training.errors import ObservationError

@@ -12,7 +12,7 @@ import yaml
 from conftest import tiny_values
 from PIL import Image
 
-from rl_training.api.algorithms import DQN, PPO
+from rl_training.api.algorithms import DQN, PPO, ManagedAlgorithm
 from rl_training.cli import main
 from rl_training.errors import ConfigError
 
@@ -50,7 +50,7 @@ def shades(path: Path) -> list[int]:
     return found
 
 
-def agent_of(env: Any, **settings: Any) -> DQN:
+def agent_of(env: Any, **settings: Any) -> ManagedAlgorithm:
     return DQN(env, hidden_sizes=(8,), **settings)
 
 

@@ -101,21 +101,19 @@ def update(settings: UpdateSettings, seed: int, compile_mode: str = "off") -> Me
     algo, own_settings = distribution(settings)
     own = ("hidden_sizes", "batch_size", "buffer_size", "learning_rate", "gamma", "max_grad_norm")
     values = {**{name: getattr(settings, name) for name in own}, **own_settings}
-    algorithm_class: Any = get_algorithm(algo).load()
+    algorithm_class: Any = get_algorithm(algo)
     config = algorithm_class.config_class.model_validate(values)
-    spec = SpaceSpec(
-        ObservationSpec("vector", (settings.obs_dim,), (settings.obs_dim,)), ActionSpec("discrete", count=settings.actions)
-    )
+    spec = SpaceSpec(ObservationSpec.vector(settings.obs_dim), ActionSpec("discrete", count=settings.actions))
     streams = RandomStreams(seed)
     algorithm = algorithm_class(algorithm_class.make_policy(config, spec, init_generator(seed)), config, streams)
-    buffer, rng, size = algorithm.make_buffer(1, streams), np.random.default_rng(seed), settings.buffer_size
+    replay, rng, size = algorithm.make_replay(1), np.random.default_rng(seed), settings.buffer_size
     obs, next_obs = rng.standard_normal((2, size, settings.obs_dim), np.float32)
     reward, discount = rng.standard_normal(size, np.float32), np.full(size, settings.gamma, np.float32)
-    buffer.add(Transitions(obs, rng.integers(0, settings.actions, size), reward, next_obs, discount))
-    compiling = repeat(lambda: algorithm.compile(buffer), 1).wall_seconds if compile_mode == "on" else 0.0
+    replay.buffer.add(Transitions(obs, rng.integers(0, settings.actions, size), reward, next_obs, discount))
+    compiling = repeat(lambda: algorithm.compile(replay.example()), 1).wall_seconds if compile_mode == "on" else 0.0
 
     def learn(timer: PhaseTimer) -> None:
-        batch = algorithm.sample(buffer, 0)
+        batch = replay.sample(0)
         timer.lap("sampling")
         algorithm.update(batch)
         timer.lap("update")
@@ -212,7 +210,7 @@ def drq_update(settings: DrQSettings, seed: int) -> Measurement:
         alpha=settings.alpha,
     )
     action = ActionSpec("continuous", low=(-1.0,), high=(1.0,), raw_shape=(1,))
-    spec = SpaceSpec(ObservationSpec("image", settings.shape, settings.shape), action)
+    spec = SpaceSpec(ObservationSpec.image(*settings.shape), action)
     algorithm = DrQ(DrQ.make_policy(config, spec, init_generator(seed)), config, RandomStreams(seed))
     batch = image_batch(settings, seed)
     repeat(lambda: algorithm.update(batch), settings.warm_up)

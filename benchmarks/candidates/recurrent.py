@@ -49,13 +49,11 @@ def config_of(settings: SequenceSettings, seed: int) -> TrainConfig:
 
 
 def updates(settings: SequenceSettings, seed: int) -> Measurement:
-    spec = SpaceSpec(
-        ObservationSpec("vector", (settings.obs_dim,), (settings.obs_dim,)), ActionSpec("discrete", count=settings.actions)
-    )
+    spec = SpaceSpec(ObservationSpec.vector(settings.obs_dim), ActionSpec("discrete", count=settings.actions))
     config, streams = config_of(settings, seed).algo_kwargs, RandomStreams(seed)
-    algorithm_class: Any = get_algorithm(settings.algo).load()
+    algorithm_class: Any = get_algorithm(settings.algo)
     algorithm = algorithm_class(algorithm_class.make_policy(config, spec, init_generator(seed)), config, streams)
-    recorder, buffer = algorithm.make_recorder(ENVS), algorithm.make_buffer(ENVS, streams)
+    replay = algorithm.make_replay(ENVS)
     rng = np.random.default_rng(seed)
     obs, never = rng.standard_normal((ENVS, settings.obs_dim), np.float32), np.zeros(ENVS, np.bool_)
     carry = algorithm.policy.initial_carry(ENVS)
@@ -63,16 +61,16 @@ def updates(settings: SequenceSettings, seed: int) -> Measurement:
         next_obs = rng.standard_normal((ENVS, settings.obs_dim), np.float32)
         action = rng.integers(0, settings.actions, ENVS)
         step = Step(obs, action, np.ones(ENVS, np.float32), next_obs, never, never)
-        buffer.add(recorder.record(step, carry))
+        replay.observe(step, carry)
         obs = next_obs
 
     def update(timer: PhaseTimer) -> None:
-        batch = algorithm.sample(buffer, 0)
+        batch = replay.sample(0)
         timer.lap("sampling")
         result = algorithm.update(batch)
         timer.lap("update")
         if batch.indices is not None:
-            buffer.update_priorities(batch.indices, result.priorities.numpy())
+            replay.update_priorities(batch, result.priorities.numpy())
             timer.lap("sampling")
 
     rate, seconds = timed(update, settings.warm_up, settings.updates)

@@ -1,39 +1,36 @@
 """Reinforcement learning that is provably right, resumes bit for bit, and is fast.
 
-The classes are imported when first used, so that ``import rl_training`` and ``rl-training --help`` stay quick.
+``rl_training.DQN`` and its siblings are agents that make their environments, learn, evaluate, predict, save, resume and
+export. There is one for every registered algorithm. They are imported when first used, so that ``import rl_training`` and
+``rl-training --help`` are quick. (``rl_training.algorithms.DQN`` is what such an agent uses inside: one batch in, one update
+out.)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rl_training.api import C51, DQN, DRQN, PPO, QRDQN, R2D2, SAC, DrQ, DrQv2, ManagedAlgorithm, RecurrentPPO, load_agent
+    from rl_training.api import ManagedAlgorithm, load_agent, managed
 
-__all__ = [
-    "C51",
-    "DQN",
-    "DRQN",
-    "PPO",
-    "QRDQN",
-    "R2D2",
-    "SAC",
-    "DrQ",
-    "DrQv2",
-    "ManagedAlgorithm",
-    "RecurrentPPO",
-    "load_agent",
-]
-__version__ = "0.1.0"
+    __all__ = ["ManagedAlgorithm", "load_agent", "managed"]
+
+__version__ = "0.2.0"
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from rl_training import api
-
-        return getattr(api, name)
-    raise AttributeError(f"module 'rl_training' has no attribute '{name}'")
+def __getattr__(name: str) -> type[ManagedAlgorithm]:
+    # A module of this package that is not imported yet is none of its names.
+    is_module = any(module.name == name for module in pkgutil.iter_modules(__path__))
+    if is_module or (name.startswith("_") and name != "__all__"):
+        raise AttributeError(f"module 'rl_training' has no attribute '{name}'")
+    try:
+        found: type[ManagedAlgorithm] = getattr(importlib.import_module("rl_training.api"), name)
+    except AttributeError:
+        raise AttributeError(f"module 'rl_training' has no attribute '{name}'") from None
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*importlib.import_module("rl_training.api").__all__, "__version__"])

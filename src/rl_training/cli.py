@@ -360,12 +360,12 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     from rl_training.experiment.packaged import packaged_configs
-    from rl_training.experiment.registry import REGISTRY
+    from rl_training.experiment.registry import algorithms
 
     print("algorithms:")
-    for entry in REGISTRY.values():
-        spaces = f"{'/'.join(entry.observations)} observations, {'/'.join(entry.actions)} actions"
-        print(f"  {entry.name:<14} {entry.summary} ({spaces})")
+    for name, algorithm in algorithms().items():
+        spaces = f"{'/'.join(algorithm.observations)} observations, {'/'.join(algorithm.actions)} actions"
+        print(f"  {name:<14} {algorithm.summary} ({spaces})")
     print("configs:")
     for name in packaged_configs():
         print(f"  {name}")

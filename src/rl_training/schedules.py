@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+#: a value as a function of the env steps
+Schedule = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,6 @@ class LinearSchedule:
         return self.initial + (self.final - self.initial) * (step / self.steps)
 
 
-def bias_correction(beta: float, steps: int) -> LinearSchedule:
-    """The exponent of prioritised replay's importance weights: from ``beta`` to 1 over ``steps``; 0 steps: it stays."""
+def importance_exponent(beta: float, steps: int) -> LinearSchedule:
+    """The importance-sampling exponent of prioritised replay: from ``beta`` to 1 over ``steps``; constant if that is 0."""
     return LinearSchedule(beta, 1.0 if steps else beta, steps)

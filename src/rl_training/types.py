@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,34 +117,113 @@ class UpdateResult:
         return {name: float((value * share).sum()) for name, value in self.samples.items()}
 
 
-@dataclass(frozen=True)
-class ObservationSpec:
-    """An observation as a policy sees it: a float32 vector or a channel-first uint8 image.
+#: Where an entry of a Dict or Tuple observation is found; () for a plain observation.
+LeafPath = tuple[str | int, ...]
 
-    ``raw_shape`` is the environment's own shape; ``one_hot_sizes`` is set for Discrete and MultiDiscrete spaces, whose
-    entries (less ``one_hot_starts``) become one-hot blocks.
+
+@dataclass(frozen=True)
+class ObservationLeaf:
+    """One array of an observation as a network sees it.
+
+    ``vector``: float32 numbers. ``one_hot``: whole numbers from ``starts``, ``sizes`` of them each, as one-hot blocks.
+    ``image``: channel-first uint8. ``raw_shape`` is the environment's own shape.
     """
 
-    kind: str  # "vector" | "image"
+    kind: Literal["vector", "one_hot", "image"]
     shape: tuple[int, ...]
     raw_shape: tuple[int, ...]
-    one_hot_sizes: tuple[int, ...] = ()
-    one_hot_starts: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    path: LeafPath = ()
 
     @property
     def dtype(self) -> type[np.float32] | type[np.uint8]:
         return np.uint8 if self.kind == "image" else np.float32
 
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
     def encode(self, raw: Any) -> Array:
-        """A batch of raw observations (batch, *raw_shape) as the policy's input (batch, *shape)."""
+        """Raw observations (batch, *raw_shape) -> (batch, *shape)."""
         batch = np.asarray(raw)
-        if not self.one_hot_sizes:
+        if self.kind != "one_hot":
             return np.ascontiguousarray(batch, dtype=self.dtype).reshape(len(batch), *self.shape)
-        indices = batch.reshape(len(batch), -1).astype(np.int64) - np.asarray(self.one_hot_starts)
+        indices = batch.reshape(len(batch), -1).astype(np.int64) - np.asarray(self.starts)
         if (indices < 0).any():
             raise IndexError(f"{batch.tolist()} lies below the first value")
-        blocks = [np.eye(size, dtype=np.float32)[indices[:, i]] for i, size in enumerate(self.one_hot_sizes)]
+        blocks = [np.eye(size, dtype=np.float32)[indices[:, i]] for i, size in enumerate(self.sizes)]
         return np.concatenate(blocks, axis=1)
+
+
+@dataclass(frozen=True)
+class ObservationSpec:
+    """An observation as a tree of leaves, packed into one array so that every buffer can pass it on unchanged.
+
+    Leaves without images are concatenated into one float32 vector (kind "vector"). A single image stays an image (kind
+    "image"). Images with other leaves become one row of bytes (kind "mixed"), which ``unpack`` takes apart again.
+    """
+
+    leaves: tuple[ObservationLeaf, ...]
+
+    @classmethod
+    def vector(cls, *raw_shape: int) -> ObservationSpec:
+        """A plain array of numbers."""
+        return cls((ObservationLeaf("vector", (math.prod(raw_shape),), raw_shape),))
+
+    @classmethod
+    def image(cls, channels: int, height: int, width: int) -> ObservationSpec:
+        """A plain channel-first image."""
+        shape = (channels, height, width)
+        return cls((ObservationLeaf("image", shape, shape),))
+
+    @classmethod
+    def one_hot(cls, sizes: Sequence[int], starts: Sequence[int], raw_shape: tuple[int, ...]) -> ObservationSpec:
+        """A plain array of whole numbers, each with a range of its own."""
+        return cls((ObservationLeaf("one_hot", (sum(sizes),), raw_shape, tuple(sizes), tuple(starts)),))
+
+    @cached_property
+    def kind(self) -> Literal["vector", "image", "mixed"]:
+        if all(leaf.kind != "image" for leaf in self.leaves):
+            return "vector"
+        return "image" if len(self.leaves) == 1 else "mixed"
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a packed observation."""
+        if self.kind == "vector":
+            return (sum(leaf.shape[0] for leaf in self.leaves),)
+        return self.leaves[0].shape if self.kind == "image" else (sum(leaf.nbytes for leaf in self.leaves),)
+
+    @property
+    def dtype(self) -> type[np.float32] | type[np.uint8]:
+        return np.float32 if self.kind == "vector" else np.uint8
+
+    @property
+    def images(self) -> tuple[ObservationLeaf, ...]:
+        return tuple(leaf for leaf in self.leaves if leaf.kind == "image")
+
+    @property
+    def only(self) -> ObservationLeaf:
+        """The leaf of a plain observation."""
+        (leaf,) = self.leaves
+        return leaf
+
+    def encode(self, raw: Any) -> Array:
+        """Raw observations (batch first in every leaf, nested as the space is) as packed ones (batch, *shape)."""
+        encoded = [leaf.encode(entry_at(raw, leaf.path)) for leaf in self.leaves]
+        if len(encoded) == 1:
+            return encoded[0]
+        if self.kind == "mixed":
+            encoded = [array.reshape(len(array), -1).view(np.uint8) for array in encoded]
+        return np.concatenate(encoded, axis=1)
+
+
+def entry_at(nested: Any, path: LeafPath) -> Any:
+    """The entry of nested dicts and tuples at this path."""
+    for key in path:
+        nested = nested[key]
+    return nested
 
 
 @dataclass(frozen=True)
@@ -191,11 +271,12 @@ class SpaceSpec:
     action: ActionSpec
 
     def to_json(self) -> dict[str, Any]:
-        return {"observation": dict(vars(self.observation)), "action": dict(vars(self.action))}
+        return {"observation": [asdict(leaf) for leaf in self.observation.leaves], "action": asdict(self.action)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SpaceSpec:
         def tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
             return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
 
-        return cls(ObservationSpec(**tuples(data["observation"])), ActionSpec(**tuples(data["action"])))
+        leaves = tuple(ObservationLeaf(**tuples(leaf)) for leaf in data["observation"])
+        return cls(ObservationSpec(leaves), ActionSpec(**tuples(data["action"])))

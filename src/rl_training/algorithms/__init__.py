@@ -1,37 +1,35 @@
-"""Algorithms: one batch in, one update out. Losses are pure functions beside the algorithm that uses them."""
+"""Algorithms: one batch in, one update out. Losses are pure functions beside the algorithm that uses them.
 
-from rl_training.algorithms.c51 import C51, categorical_projection
-from rl_training.algorithms.dqn import DQN, dqn_loss
-from rl_training.algorithms.drq import DrQ, drq_loss
-from rl_training.algorithms.drqn import DRQN
-from rl_training.algorithms.drqv2 import DrQv2, drqv2_actor_loss, drqv2_target
-from rl_training.algorithms.ppo import PPO, gae, ppo_loss
-from rl_training.algorithms.qr_dqn import QRDQN, quantile_huber_loss
-from rl_training.algorithms.r2d2 import R2D2
-from rl_training.algorithms.recurrent_ppo import RecurrentPPO
-from rl_training.algorithms.sac import SAC, sac_actor_loss, sac_target, temperature_loss, twin_critic_loss
+Every module of this package is searched for algorithms; what each offers by name is its ``__all__``.
+"""
 
-__all__ = [
-    "C51",
-    "DQN",
-    "DRQN",
-    "PPO",
-    "QRDQN",
-    "R2D2",
-    "SAC",
-    "DrQ",
-    "DrQv2",
-    "RecurrentPPO",
-    "categorical_projection",
-    "dqn_loss",
-    "drq_loss",
-    "drqv2_actor_loss",
-    "drqv2_target",
-    "gae",
-    "ppo_loss",
-    "quantile_huber_loss",
-    "sac_actor_loss",
-    "sac_target",
-    "temperature_loss",
-    "twin_critic_loss",
-]
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+
+def module_names() -> list[str]:
+    """The modules of this package."""
+    return [module.name for module in pkgutil.iter_modules(__path__)]
+
+
+def _exports() -> dict[str, Any]:
+    """What the modules offer by name."""
+    modules = (importlib.import_module(f"{__name__}.{name}") for name in module_names())
+    return {name: getattr(module, name) for module in modules for name in getattr(module, "__all__", ())}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return sorted(_exports())
+    # A module of this package that is not imported yet is none of its names.
+    exports = {} if name.startswith("_") or name in module_names() else _exports()
+    if name not in exports:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return exports[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(_exports())

@@ -1,194 +1,155 @@
-"""What the training loop asks of a policy and of an algorithm. Neither knows environments or files."""
+"""What the training loop asks of an algorithm: one batch in, one update out.
+
+An algorithm is one file: a config class, a loss, and a subclass of ``Algorithm`` that declares its name, its summary and the
+spaces it can use. The registry, the managed classes, the command line and the test matrices are derived from that class.
+"""
 
 from __future__ import annotations
 
+import typing
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, TypeVar, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from rl_training.algorithms.config import AlgorithmConfig, OffPolicyConfig, OnPolicyConfig
+from rl_training.algorithms.policy import Policy
+from rl_training.algorithms.update import Update
+from rl_training.data.replay import BatchT, Replay
 from rl_training.data.rollout_buffer import Rollout
 from rl_training.rng import RandomStreams, derive_seed
 from rl_training.schedules import LinearSchedule
-from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, Step, UpdateResult, reset_rows
+from rl_training.types import SpaceSpec, State, UpdateResult
+
+ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
+OffPolicyConfigT = TypeVar("OffPolicyConfigT", bound=OffPolicyConfig)
+OnPolicyConfigT = TypeVar("OnPolicyConfigT", bound=OnPolicyConfig)
+InputT = TypeVar("InputT")
 
 
-class ExportModule(nn.Module):
-    """A policy for use elsewhere: raw observations (batch, *raw_shape), the reward of the step before (batch,) if it takes
-    that, then the state of a policy that remembers, to actions in the environment's own terms, the numbers behind them, and
-    the state after."""
-
-    takes_reward: bool = False
-    output_names: tuple[str, ...] = ("action", "values")
-    state_names: tuple[str, ...] = ()
-
-    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
-        """The state at the start of an episode."""
-        return ()
+def _config_argument(cls: type) -> type[AlgorithmConfig] | None:
+    """The config class among the type arguments of a class's bases, such as DQNConfig in ``ValueAlgorithm[DQNConfig]``."""
+    for base in getattr(cls, "__orig_bases__", ()) if "__orig_bases__" in vars(cls) else ():
+        for argument in typing.get_args(base):
+            if isinstance(argument, type) and issubclass(argument, AlgorithmConfig):
+                return argument
+    return None
 
 
-class Policy(ABC):
-    """Acting. ``act`` with a generator explores as training does; without one it is deterministic."""
+class Algorithm(ABC, Generic[ConfigT, InputT]):
+    """Generic in its config and in what one update learns from.
 
-    takes_reward: bool = False  # whether ``note_reward`` matters
+    ``class DQN(ValueAlgorithm[DQNConfig])`` gives an algorithm its config: ``config_class`` follows from the type argument.
+    The constructor is final, because the trainer calls it; subclasses set themselves up in ``build``.
+    """
 
-    def __init__(self, network: nn.Module, spec: SpaceSpec) -> None:
-        self.network = network
-        self.spec = spec
-
-    @abstractmethod
-    def act(
-        self,
-        obs: Array,
-        carry: Carry,
-        *,
-        rng: np.random.Generator | None = None,
-        env_steps: int = 0,
-        action_mask: NDArray[np.bool_] | None = None,
-    ) -> PolicyOutput: ...
-
-    @abstractmethod
-    def export_module(self) -> ExportModule:
-        """Acting without exploration as a torch module."""
-
-    def initial_carry(self, num_envs: int) -> Carry:
-        """The carry at the start of an episode; a feed-forward policy's is empty."""
-        return ()
-
-    def reset_carry(self, carry: Carry, ended: Array) -> Carry:
-        """The carry with the rows of ended episodes set back to the start."""
-        return reset_rows(carry, ended)
-
-    def note_reward(self, carry: Carry, reward: Array) -> Carry:
-        """The carry after the environments have answered an action with these rewards, for policies that remember them."""
-        return carry
-
-    def next_carry(self, carry: Carry, step: Step) -> Carry:
-        """What to act on next, from the carry that ``act`` gave and what came of it."""
-        return self.reset_carry(self.note_reward(carry, step.reward), step.ended)
-
-    def parameters_moved(self) -> None:
-        """Called when the parameters' memory is new, so that cached views of it can be dropped."""
-        return
-
-    def state_dict(self) -> State:
-        return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
-
-    def load_state_dict(self, state: State) -> None:
-        self.network.load_state_dict(state)
-
-
-class Recorder(Protocol):
-    """Turns steps into items for a buffer."""
-
-    def record(self, step: Step, carry: Carry) -> Any:
-        """``carry`` is the policy's after the step, not yet reset."""
-
-    def discard(self, env_index: int) -> None: ...
-
-    def state_dict(self) -> State: ...
-
-    def load_state_dict(self, state: State) -> None: ...
-
-
-class Buffer(Protocol):
-    """Stores and samples items."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def add(self, items: Any) -> None: ...
-
-    def sample(self, batch_size: int) -> Any: ...
-
-    def update_priorities(self, indices: Array, priorities: Array) -> None: ...
-
-    def discard(self, env_index: int) -> None: ...
-
-    def state_dict(self) -> State: ...
-
-    def load_state_dict(self, state: State) -> None: ...
-
-
-class Algorithm(ABC):
-    """One batch in, one update out."""
-
+    name: ClassVar[str]  #: in configs, on the command line and in the log
+    public_name: ClassVar[str]  #: of the managed class in Python; the class's own name unless it is given
+    summary: ClassVar[str]  #: one line for ``rl-training list``
+    observations: ClassVar[tuple[str, ...]]  #: kinds of observation it can use: "vector", "image"
+    actions: ClassVar[tuple[str, ...]]  #: kinds of action it can use: "discrete", "continuous"
     config_class: ClassVar[type[AlgorithmConfig]]
+
     policy: Policy
+    config: ConfigT
+    updater: Update[Any]
 
-    def __init__(self, policy: Policy, config: AlgorithmConfig) -> None:
-        self.policy = policy
-        initial = config.learning_rate
-        final = initial if config.final_learning_rate is None else config.final_learning_rate
-        self.learning_rate = LinearSchedule(initial, final, config.learning_rate_decay_steps)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "public_name" not in vars(cls):
+            cls.public_name = cls.__name__
+        given = _config_argument(cls)
+        if given is not None:
+            cls.config_class = given
 
-    def schedule_values(self, env_steps: int) -> dict[str, float]:
-        """Scheduled values at a step, for the log."""
-        return {"learning_rate": self.learning_rate(env_steps)}
+    @final
+    def __init__(self, policy: Policy, config: ConfigT, streams: RandomStreams) -> None:
+        self.policy, self.config, self.streams = policy, config, streams
+        final_rate = config.learning_rate if config.final_learning_rate is None else config.final_learning_rate
+        self.learning_rate = LinearSchedule(config.learning_rate, final_rate, config.learning_rate_decay_steps)
+        self.build()
+        self.updater = self.make_update()
+        policy.parameters_moved()  # optimisers place the parameters in memory of their own
+
+    def build(self) -> None:
+        """Sets up what the algorithm keeps besides its policy; a subclass calls ``super().build()`` first."""
+        return
 
     @classmethod
     @abstractmethod
-    def make_policy(cls, config: Any, spec: SpaceSpec, generator: torch.Generator) -> Policy:
+    def make_policy(cls, config: ConfigT, spec: SpaceSpec, generator: torch.Generator) -> Policy:
         """A freshly initialised policy: all that evaluation, prediction and export need."""
 
+    @abstractmethod
+    def make_update(self) -> Update[Any]:
+        """The stages of one update, with their optimisers and target networks."""
+
+    @abstractmethod
+    def update(self, batch: InputT, env_steps: int = 0) -> UpdateResult:
+        """Learns from one batch (or rollout)."""
+
+    @property
+    def updates(self) -> int:
+        """Updates so far."""
+        return self.updater.updates
+
+    def schedule_values(self, env_steps: int) -> dict[str, float]:
+        """Scheduled values at a step, for the log."""
+        return self.updater.scheduled(env_steps)
+
     def why_not_compiled(self) -> str | None:
-        """What stands against a compiled update; None: nothing, and ``compile`` can be called."""
-        return "its update has no compiled form"
+        """The reason why the update cannot be one compiled graph; None if it can."""
+        return None
 
-    def compile_repaid_after(self) -> int:
-        """About how many updates of a small network repay its compilation from scratch (docs/adr/0007)."""
-        raise NotImplementedError
+    @abstractmethod
+    def compile(self, example: InputT) -> None:
+        """Makes the update a compiled graph for inputs shaped like ``example``. Nothing else changes."""
 
-    def compile(self, source: Any) -> None:
-        """Makes the update a compiled graph, for batches as this buffer (or rollout) gives them. Nothing else changes."""
-        raise NotImplementedError
+    @abstractmethod
+    def rows_per_update(self, num_envs: int) -> int:
+        """Samples in one gradient step."""
+
+    def loss_terms(self) -> int:
+        """Terms of the loss besides one per sample, if it is a double sum such as QR-DQN's."""
+        return 0
 
     def policy_loaded(self) -> None:
-        """Called when the policy starts from given weights, so that whatever follows it can start there too."""
-        return
+        """Called when the policy starts from given weights: target networks start there too."""
+        self.updater.reset_targets()
 
-    @abstractmethod
     def state_dict(self) -> State:
-        """Everything but the policy's weights, which are saved on their own."""
+        """Everything but the policy's weights, which are saved separately."""
+        return self.updater.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self.updater.load_state_dict(state)
+
+
+class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
+    """An algorithm that learns from replayed experience."""
 
     @abstractmethod
-    def load_state_dict(self, state: State) -> None: ...
+    def make_replay(self, num_envs: int) -> Replay[BatchT]:
+        """The replay that its batches come from."""
+
+    def inputs(self, batch: BatchT) -> Any:
+        """What the stages of the update take, from a batch as it was sampled."""
+        return batch
+
+    def update(self, batch: BatchT, env_steps: int = 0) -> UpdateResult:
+        outcome = self.updater(self.inputs(batch), env_steps)
+        assert outcome is not None
+        return UpdateResult(outcome.metrics, outcome.kept.get("priority"), outcome.kept.get("share"))
+
+    def compile(self, example: BatchT) -> None:
+        self.updater.compile(self.inputs(example))
+
+    def rows_per_update(self, num_envs: int) -> int:
+        return self.config.batch_size
 
 
-class OffPolicyAlgorithm(Algorithm):
-    """An algorithm that learns from a replay buffer."""
-
-    config: OffPolicyConfig
-
-    @abstractmethod
-    def make_recorder(self, num_envs: int) -> Recorder: ...
-
-    @abstractmethod
-    def make_buffer(self, num_envs: int, streams: RandomStreams) -> Buffer: ...
-
-    @abstractmethod
-    def update(self, batch: Any, env_steps: int = 0) -> UpdateResult: ...
-
-    def sample(self, buffer: Any, env_steps: int) -> Any:
-        """The batch for one update."""
-        return buffer.sample(self.config.batch_size)
-
-
-class OnPolicyAlgorithm(Algorithm):
+class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, Rollout]):
     """An algorithm that learns from its own rollouts, each used for one training phase."""
-
-    config: OnPolicyConfig
-    updates: int
-
-    @abstractmethod
-    def update(self, rollout: Rollout, env_steps: int = 0) -> UpdateResult:
-        """One training phase."""
 
 
 def init_generator(seed: int) -> torch.Generator:

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rl_training.algorithms.config import Integer, Number
+from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
+from rl_training.algorithms.update import NOTHING, Known
 from rl_training.algorithms.value import (
-    EpsilonGreedyPolicy,
     LossOutput,
     ValueAlgorithm,
     ValueConfig,
@@ -23,16 +24,18 @@ from rl_training.algorithms.value import (
 from rl_training.models import CategoricalQNetwork
 from rl_training.types import SpaceSpec, TransitionBatch
 
+__all__ = ["C51", "C51Config", "categorical_projection"]
+
 
 class C51Config(ValueConfig):
     """Settings of C51."""
 
-    num_atoms: Annotated[Integer, Field(ge=2)] = Field(51, description="points of the distribution, for each action")
-    v_min: Number = Field(-10.0, description="smallest return that can be told apart")
-    v_max: Number = Field(10.0, description="largest return that can be told apart")
+    num_atoms: Annotated[Integer, Field(ge=2)] = Field(51, description="atoms of the distribution per action")
+    v_min: Number = Field(-10.0, description="lowest value of the support")
+    v_max: Number = Field(10.0, description="highest value of the support")
 
     @model_validator(mode="after")
-    def _range_is_not_empty(self) -> C51Config:
+    def _support_is_not_empty(self) -> C51Config:
         if self.v_min >= self.v_max:
             raise ValueError(f"v_min ({self.v_min}) must be below v_max ({self.v_max})")
         return self
@@ -41,7 +44,7 @@ class C51Config(ValueConfig):
 def categorical_projection(values: Tensor, probabilities: Tensor, support: Tensor) -> Tensor:
     """Moves mass from arbitrary values (batch, j) onto an even support (i,), each between its two neighbours: (batch, i).
 
-    Equation 7. The mass that falls exactly on an atom stays there whole; values beyond the ends count as the ends.
+    Equation 7. Mass that falls exactly on an atom stays there; values beyond the support are clipped to its ends.
     """
     assert values.shape == probabilities.shape
     count = len(support)
@@ -50,24 +53,28 @@ def categorical_projection(values: Tensor, probabilities: Tensor, support: Tenso
     lower = position.floor()
     upper_share = position - lower
     index = lower.long()
-    projected = values.new_zeros(len(values), count + 1)  # one atom too many: the upper neighbour of the last
+    projected = values.new_zeros(len(values), count + 1)  # one atom extra: the upper neighbour of the last
     projected.scatter_add_(1, index, probabilities * (1.0 - upper_share))
     projected.scatter_add_(1, index + 1, probabilities * upper_share)
     return projected[:, :count]
 
 
-class C51(ValueAlgorithm):
-    """Deep Q-learning of the whole distribution of the return, on fixed atoms."""
+class C51(ValueAlgorithm[C51Config]):
+    """Deep Q-learning of the distribution of the return, on fixed atoms (Bellemare et al. 2017).
 
-    config_class = C51Config
-    config: C51Config
+    With all options on it is Rainbow (Hessel et al. 2017).
+    """
+
+    name = "c51"
+    summary = "a categorical distribution of the return, with DQN's options; all of them together are Rainbow"
 
     @classmethod
     def make_policy(cls, config: C51Config, spec: SpaceSpec, generator: torch.Generator) -> EpsilonGreedyPolicy:
         trunk, head = make_body(config, spec, generator, atoms=config.num_atoms)
-        return EpsilonGreedyPolicy(CategoricalQNetwork(trunk, head, config.v_min, config.v_max), spec, config)
+        network = CategoricalQNetwork(trunk, head, config.v_min, config.v_max)
+        return EpsilonGreedyPolicy(network, spec, config, noisy=config.noisy)
 
-    def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
+    def loss(self, online: Values, target: Values, batch: TransitionBatch, known: Known = NOTHING) -> LossOutput:
         support = cast("CategoricalQNetwork", self.target).support
         with torch.no_grad():
             next_probabilities = target(batch.next_obs).softmax(dim=2)
@@ -80,4 +87,4 @@ class C51(ValueAlgorithm):
         value, target_mean = logits.detach().softmax(dim=1) @ support, projected @ support
         metrics = {"q_value_mean": value, "target_mean": target_mean, "td_error_mean": (target_mean - value).abs()}
         divergence = loss.detach() + torch.xlogy(projected, projected).sum(dim=1)
-        return LossOutput(loss, metrics, divergence)  # Rainbow's priority: the KL divergence, 0 of a perfect fit
+        return LossOutput(loss, metrics, divergence)  # Rainbow's priority: the KL divergence, 0 for a perfect fit

@@ -35,27 +35,31 @@ class AlgorithmConfig(StrictModel):
     """What every algorithm has."""
 
     gamma: Fraction = Field(0.99, description="discount factor")
-    learning_rate: PositiveNumber = Field(1e-3, description="Adam's step size")
+    learning_rate: PositiveNumber = Field(1e-3, description="Adam's learning rate")
     final_learning_rate: PositiveNumber | None = Field(
-        None, description="step size at the end of a linear decay; none: constant"
+        None, description="learning rate at the end of a linear decay; null: constant"
     )
-    learning_rate_decay_steps: Count = Field(0, description="env steps over which the step size decays")
+    learning_rate_decay_steps: Count = Field(0, description="env steps over which the learning rate decays")
     adam_eps: PositiveNumber = Field(1e-8, description="Adam's epsilon")
-    max_grad_norm: PositiveNumber | None = Field(10.0, description="gradients are clipped to this norm; none: never")
+    max_grad_norm: PositiveNumber | None = Field(10.0, description="clip gradients to this norm; null: no clipping")
 
     def updates_in(self, total_timesteps: int, num_envs: int) -> int:
-        """How many updates a run of so many env steps makes."""
+        """The number of updates in a run of this many env steps."""
         raise NotImplementedError
 
+    def check_run(self, total_timesteps: int, num_envs: int) -> None:
+        """Raises ``ValueError`` if nothing could be learned in a run of this many env steps."""
+        return
+
     @model_validator(mode="after")
-    def _decay_is_whole(self) -> AlgorithmConfig:
+    def _decay_is_complete(self) -> AlgorithmConfig:
         if (self.final_learning_rate is None) != (self.learning_rate_decay_steps == 0):
             raise ValueError("final_learning_rate and learning_rate_decay_steps go together: set both or neither")
         return self
 
 
 class OffPolicyConfig(AlgorithmConfig):
-    """What every algorithm that learns from replay has."""
+    """What every algorithm that learns from replayed experience has."""
 
     buffer_size: Positive = Field(100_000, description="transitions kept for replay")
     batch_size: Positive = Field(64, description="transitions in one update")
@@ -63,12 +67,23 @@ class OffPolicyConfig(AlgorithmConfig):
     train_freq: Positive = Field(1, description="env steps between training phases")
     gradient_steps: Positive = Field(1, description="updates in one training phase")
     clip_reward: PositiveNumber | None = Field(
-        None,
-        description="rewards are learned no larger than this, either sign; returns are told unclipped; none: as they are",
+        None, description="clip rewards to +-x for learning; reported returns are not clipped; null: no clipping"
     )
 
     def updates_in(self, total_timesteps: int, num_envs: int) -> int:
         return max(total_timesteps - self.learning_starts, 0) // self.train_freq * self.gradient_steps
+
+    def check_run(self, total_timesteps: int, num_envs: int) -> None:
+        if self.learning_starts >= total_timesteps:
+            raise ValueError(
+                f"algo_kwargs.learning_starts ({self.learning_starts}) is not below total_timesteps ({total_timesteps}), so "
+                "nothing would be learned: lower the one or raise the other"
+            )
+        if self.learning_starts + self.train_freq > total_timesteps + num_envs:
+            raise ValueError(
+                f"algo_kwargs.train_freq ({self.train_freq}) leaves no time for an update between learning_starts "
+                f"({self.learning_starts}) and total_timesteps ({total_timesteps}): lower it or raise the total"
+            )
 
     @model_validator(mode="after")
     def _batch_fits(self) -> OffPolicyConfig:
@@ -83,36 +98,40 @@ class OffPolicyConfig(AlgorithmConfig):
 class OnPolicyConfig(AlgorithmConfig):
     """What every algorithm that learns from its own rollouts has."""
 
-    learning_rate: PositiveNumber = Field(3e-4, description="Adam's step size")
-    adam_eps: PositiveNumber = Field(1e-5, description="Adam's epsilon")
-    max_grad_norm: PositiveNumber | None = Field(0.5, description="gradients are clipped to this norm; none: never")
     n_steps: Positive = Field(128, description="steps of each environment in one rollout")
-    n_epochs: Positive = Field(4, description="passes over a rollout")
-    n_minibatches: Positive = Field(4, description="updates in one pass")
-    gae_lambda: Fraction = Field(0.95, description="lambda of generalised advantage estimation")
-    clip_range: PositiveNumber = Field(0.2, description="how far the probability ratio may move and still be rewarded")
-    final_clip_range: PositiveNumber | None = Field(None, description="clip_range after a linear decay; none: constant")
-    clip_range_decay_steps: Count = Field(0, description="env steps over which clip_range decays")
-    clip_value: PositiveNumber | None = Field(None, description="how far the value may move from the old one; none: freely")
-    entropy_coef: Annotated[Number, Field(ge=0.0)] = Field(0.0, description="weight of the entropy bonus")
-    value_coef: Annotated[Number, Field(ge=0.0)] = Field(0.5, description="weight of the value loss")
-    target_kl: PositiveNumber | None = Field(
-        None, description="a training phase ends when the KL divergence passes this; none: never"
-    )
-    normalize_advantage: bool = Field(True, description="advantages of a minibatch get mean 0 and deviation 1")
-    normalize_observations: bool = Field(False, description="vectors less their running mean, over their running deviation")
-    normalize_rewards: bool = Field(False, description="rewards over the running deviation of the discounted return")
-    hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
-    activation: Literal["tanh", "relu"] = Field("tanh", description="between the hidden layers")
-    initial_log_std: Number = Field(0.0, description="log of the first standard deviation of continuous actions")
-    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of the convolutions on images")
-    cnn_features: Positive = Field(512, description="width of what the convolutions end in")
 
     def updates_in(self, total_timesteps: int, num_envs: int) -> int:
-        return total_timesteps // (self.n_steps * num_envs) * self.n_epochs * self.n_minibatches
+        return total_timesteps // (self.n_steps * num_envs) * self.updates_per_rollout()
 
-    @model_validator(mode="after")
-    def _clip_decay_is_whole(self) -> OnPolicyConfig:
-        if (self.final_clip_range is None) != (self.clip_range_decay_steps == 0):
-            raise ValueError("final_clip_range and clip_range_decay_steps go together: set both or neither")
-        return self
+    def updates_per_rollout(self) -> int:
+        """The gradient steps made on each rollout."""
+        return 1
+
+    def check_run(self, total_timesteps: int, num_envs: int) -> None:
+        size = self.n_steps * num_envs
+        if size > total_timesteps:
+            raise ValueError(
+                f"one rollout (algo_kwargs.n_steps {self.n_steps} * num_envs {num_envs} = {size}) is longer than "
+                f"total_timesteps ({total_timesteps}), so nothing would be learned: lower the one or raise the other"
+            )
+
+
+class ActorCriticConfig(OnPolicyConfig):
+    """What on-policy actor-critics have: a value function, advantages and an entropy bonus."""
+
+    learning_rate: PositiveNumber = Field(3e-4, description="Adam's learning rate")
+    adam_eps: PositiveNumber = Field(1e-5, description="Adam's epsilon")
+    max_grad_norm: PositiveNumber | None = Field(0.5, description="clip gradients to this norm; null: no clipping")
+    gae_lambda: Fraction = Field(0.95, description="lambda of generalised advantage estimation")
+    entropy_coef: Annotated[Number, Field(ge=0.0)] = Field(0.0, description="weight of the entropy bonus")
+    value_coef: Annotated[Number, Field(ge=0.0)] = Field(0.5, description="weight of the value loss")
+    normalize_advantage: bool = Field(True, description="standardise the advantages of each minibatch")
+    normalize_observations: bool = Field(False, description="standardise observations by their running mean and deviation")
+    normalize_rewards: bool = Field(
+        False, description="divide rewards by the running standard deviation of the discounted return"
+    )
+    hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
+    activation: Literal["tanh", "relu"] = Field("tanh", description="activation of the hidden layers")
+    initial_log_std: Number = Field(0.0, description="initial log standard deviation of continuous actions")
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
+    cnn_features: Positive = Field(512, description="width of the layer after the convolutions")

@@ -1,47 +1,52 @@
-"""What the algorithms for continuous actions share: acting, the order of an update, the target critic, the replay."""
+"""What the algorithms for continuous actions share: acting, the stages of an update, the target critic, the replay."""
 
 from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from rl_training.algorithms.base import Buffer, ExportModule, OffPolicyAlgorithm, Policy, Recorder
+from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.config import Fraction, OffPolicyConfig, Positive, PositiveNumber
-from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters, place_parameters
-from rl_training.algorithms.value import encode_observation
-from rl_training.data import NStepAccumulator, ReplayBuffer
+from rl_training.algorithms.optimizer import FlatAdam, place_parameters
+from rl_training.algorithms.policy import ActInput, ExportModule, Policy
+from rl_training.algorithms.update import Draw, Known, Stage, StageLoss, TargetNetwork, Update
+from rl_training.data.replay import Replay
+from rl_training.data.transition_replay import make_transition_replay
 from rl_training.models.action_head import scale_to_env
 from rl_training.models.continuous import ContinuousActorCritic
-from rl_training.rng import RandomStreams
-from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, TransitionBatch, UpdateResult
+from rl_training.models.observation import encode_observation
+from rl_training.schedules import Schedule
+from rl_training.types import Array, PolicyOutput, SpaceSpec, TransitionBatch
 
 
 class ContinuousConfig(OffPolicyConfig):
     """Settings of the algorithms for continuous actions."""
 
-    learning_rate: PositiveNumber = Field(3e-4, description="Adam's step size, of actor, critic and temperature")
-    max_grad_norm: PositiveNumber | None = Field(None, description="gradients are clipped to this norm; none: never")
+    learning_rate: PositiveNumber = Field(3e-4, description="Adam's learning rate, of actor, critic and temperature")
+    max_grad_norm: PositiveNumber | None = Field(None, description="clip gradients to this norm; null: no clipping")
     batch_size: Positive = Field(256, description="transitions in one update")
     hidden_sizes: tuple[Positive, ...] = Field((256, 256), description="widths of the hidden layers")
     n_step: Positive = Field(1, description="rewards summed in one transition")
     reward_scale: PositiveNumber = Field(
-        1.0, description="rewards are multiplied by this in an update: values far from 1 are learned slowly"
+        1.0, description="factor on rewards in an update; returns far from 1 are learned slowly"
     )
     tau: Fraction = Field(0.005, description="share of the critic's weights in a target update")
     target_update_interval: Positive = Field(1, description="updates between target updates")
-    actor_update_interval: Positive = Field(1, description="updates of the critic for each of the actor")
+    actor_update_interval: Positive = Field(1, description="critic updates per actor update")
+
+
+ContinuousConfigT = TypeVar("ContinuousConfigT", bound=ContinuousConfig)
 
 
 class ContinuousPolicy(Policy):
-    """Acts in [-1, 1]: at random in the warm-up, then as ``explore`` says; without a generator the tanh of the mean."""
+    """Acts in [-1, 1]: uniformly during the warm-up, then as ``explore`` says; deterministically, the tanh of the mean."""
 
     network: ContinuousActorCritic
 
@@ -50,15 +55,8 @@ class ContinuousPolicy(Policy):
         self._warm_up = config.learning_starts
         self._output: Callable[[Array], Array] | None = None
 
-    def act(
-        self,
-        obs: Array,
-        carry: Carry,
-        *,
-        rng: np.random.Generator | None = None,
-        env_steps: int = 0,
-        action_mask: NDArray[np.bool_] | None = None,
-    ) -> PolicyOutput:
+    def choose(self, given: ActInput) -> PolicyOutput:
+        obs, carry, rng, env_steps, _ = given
         actions = self.network.actions
         if rng is not None and env_steps < self._warm_up:
             return PolicyOutput(rng.uniform(-1.0, 1.0, (len(obs), actions)).astype(np.float32), carry, {})
@@ -70,7 +68,7 @@ class ContinuousPolicy(Policy):
 
     @abstractmethod
     def explore(self, output: Array, rng: np.random.Generator, env_steps: int) -> Array:
-        """Actions to learn from, of the actor's output: each environment draws for itself."""
+        """Exploratory actions from the actor's output; each environment draws separately."""
 
     def parameters_moved(self) -> None:
         self._output = None
@@ -80,7 +78,7 @@ class ContinuousPolicy(Policy):
 
 
 class MeanActionModule(ExportModule):
-    """Raw observations -> the actions of an evaluation in the environment's terms, and the same in [-1, 1]."""
+    """Raw observations -> deterministic actions in the environment's terms, and the same in [-1, 1]."""
 
     output_names = ("action", "mean")
 
@@ -90,137 +88,100 @@ class MeanActionModule(ExportModule):
         self.spec = spec
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        mean = torch.tanh(self.network(encode_observation(obs, self.spec))[:, : self.network.actions])
+        encoded = encode_observation(obs, self.spec.observation)
+        mean = torch.tanh(self.network(encoded)[:, : self.network.actions])
         return scale_to_env(mean, self.spec.action), mean
 
 
-class Loss(NamedTuple):
-    """A loss before reduction, what to report, and what the critic's encoder saw on the way, if that is to be used again."""
+class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]):
+    """The update of SAC, DrQ and DrQ-v2: the critic, then the actor against it, then the target critic.
 
-    loss: Tensor  # (batch,)
-    metrics: Mapping[str, Tensor]
-    features: Tensor | None = None
+    The observations of a batch may come in several views, differently augmented: view v of transition i is then row
+    v * batch + i, and actions and rewards have one row per transition.
+    """
 
-
-class Views(NamedTuple):
-    """A batch as the networks look at it, images augmented. There may be several views of each transition: view v of
-    transition i is row v * batch + i."""
-
-    obs: Tensor
-    next_obs: Tensor
-
-
-class ContinuousAlgorithm(OffPolicyAlgorithm):
-    """The update of SAC, DrQ and DrQ-v2: the critic, then the actor against it, then the target critic."""
-
+    actions: ClassVar[tuple[str, ...]] = ("continuous",)
     policy: ContinuousPolicy
-    config: ContinuousConfig
     target_encoder: ClassVar[bool] = True  # whether the target critic has an encoder of its own
 
-    def __init__(self, policy: ContinuousPolicy, config: ContinuousConfig, streams: RandomStreams) -> None:
-        super().__init__(policy, config)
-        self.config = config
-        network = policy.network
+    def build(self) -> None:
+        super().build()
+        config, network = self.config, self.policy.network
         options: dict[str, Any] = {"eps": config.adam_eps, "max_norm": config.max_grad_norm}
         self.critic_optimizer = FlatAdam(network.critic, **options)
         self.actor_optimizer = FlatAdam(network.actor, **options)
-        policy.parameters_moved()
-        self.target = copy.deepcopy(network.critic).requires_grad_(False)
+        self.target = copy.deepcopy(network.critic)
         if not self.target_encoder:
             self.target.encoder = None
-        self._target_parameters = flatten_parameters(self.target)
-        self._followed = self.critic_optimizer.parameters[-len(self._target_parameters) :]  # the encoder's come first
+        self.target_network = TargetNetwork(
+            self.target, self.critic_optimizer, tau=config.tau, every=config.target_update_interval
+        )
         # The critic's own weights without a gradient: the actor's loss passes through them and leaves nothing there.
-        self.judge = copy.deepcopy(network.critic).requires_grad_(False)
-        place_parameters(self.judge, self.critic_optimizer.parameters)
-        self._noise_rng = streams["noise"]
-        self._actor_metrics: dict[str, Tensor] = {}
-        self.updates = 0
-
-    # -- what differs between the algorithms
+        self.frozen_critic = copy.deepcopy(network.critic).requires_grad_(False)
+        place_parameters(self.frozen_critic, self.critic_optimizer.parameters)
 
     @abstractmethod
-    def critic_loss(self, views: Views, batch: TransitionBatch, noise: Tensor, env_steps: int) -> Loss:
-        """``noise`` has a row for each next observation."""
+    def critic_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
+        """``known["critic_noise"]`` is standard normal, with a row for each next observation."""
 
     @abstractmethod
-    def actor_loss(self, obs: Tensor, features: Tensor | None, noise: Tensor, env_steps: int) -> Loss:
-        """From one view of the observations, and from what the critic's loss has seen of them."""
+    def actor_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
+        """``known["actor_noise"]`` is standard normal, with a row for each transition."""
 
-    def views(self, batch: TransitionBatch) -> Views:
-        return Views(self.policy.network.prepare(batch.obs), self.policy.network.prepare(batch.next_obs))
-
-    # -- what they share
-
-    def update(self, batch: TransitionBatch, env_steps: int = 0) -> UpdateResult:
-        config = self.config
-        views = self.views(batch)
-        if config.reward_scale != 1.0:
-            batch = batch._replace(reward=batch.reward * config.reward_scale)
-        self.updates += 1
-        noise = [self.noise(len(views.next_obs))]
-        if self.updates % config.actor_update_interval == 0:
-            noise.append(self.noise(len(batch.reward)))
-        tau = config.tau if self.updates % config.target_update_interval == 0 else 0.0
-        measured = self.learn(views, batch, noise, tau, env_steps)
-        return UpdateResult({**measured, **self._actor_metrics})
-
-    def learn(
-        self, views: Views, batch: TransitionBatch, noise: Sequence[Tensor], tau: float, env_steps: int
-    ) -> Mapping[str, Tensor]:
-        """A step of the critic; if there is noise for it too, one of the actor; and of the target by the share ``tau``."""
-        learning_rate = self.learning_rate(env_steps)
-        critic = self.critic_loss(views, batch, noise[0], env_steps)
-        self.critic_optimizer.step(critic.loss, learning_rate)
-        for drawn in noise[1:]:
-            actor = self.actor_loss(views.obs[: len(batch.reward)], critic.features, drawn, env_steps)
-            self.actor_optimizer.step(actor.loss, learning_rate)
-            self._actor_metrics = {"actor_loss": actor.loss.detach(), **actor.metrics}
-            self.actor_updated(actor, learning_rate)
-        if tau:
-            self._target_parameters.lerp_(self._followed, tau)
-        return {"critic_loss": critic.loss.detach(), **critic.metrics}
-
-    def actor_updated(self, actor: Loss, learning_rate: float) -> None:
-        """Called after each step of the actor."""
-        return
-
-    def noise(self, rows: int) -> Tensor:
-        """Standard normal noise (rows, action) from the run's own stream."""
-        drawn = torch.empty(rows, self.policy.network.actions)
-        self._noise_rng.standard_normal(dtype=np.float32, out=drawn.numpy())
-        return drawn.to(self._target_parameters.device)
-
-    def make_recorder(self, num_envs: int) -> Recorder:
-        return NStepAccumulator(num_envs, self.config.gamma, self.config.n_step)
-
-    def make_buffer(self, num_envs: int, streams: RandomStreams) -> Buffer:
-        spec, config = self.policy.spec, self.config
-        return ReplayBuffer(
-            config.buffer_size,
-            spec.observation.shape,
-            action_shape=spec.action.shape,
-            action_dtype=np.float32,
-            rng=streams["replay"],
-            device=self._target_parameters.device,
-            reuse_batches=True,  # an update is done with its batch before the next is drawn
+    def make_update(self) -> Update[TransitionBatch]:
+        return Update(
+            self.make_stages(),
+            rng=self.streams["noise"],
+            schedules=self.schedules(),
+            targets={"target": self.target_network},
+            networks=self.further_networks(),
         )
 
-    def policy_loaded(self) -> None:
-        self._target_parameters.copy_(self._followed)
+    def schedules(self) -> dict[str, Schedule]:
+        """Scheduled values that the losses take by name."""
+        return {"learning_rate": self.learning_rate}
 
-    def state_dict(self) -> State:
-        return {
-            "target": self._target_parameters.clone(),
-            "critic_optimizer": self.critic_optimizer.state_dict(),
-            "actor_optimizer": self.actor_optimizer.state_dict(),
-            "actor_metrics": {name: value.mean() for name, value in self._actor_metrics.items()},
-            "updates": self.updates,
-        }
+    def make_stages(self) -> list[Stage[TransitionBatch]]:
+        """Critic and actor, in this order."""
+        actions = self.policy.network.actions
+        next_rows: Draw[TransitionBatch] = Draw(lambda batch: (len(batch.next_obs), actions))
+        rows: Draw[TransitionBatch] = Draw(lambda batch: (len(batch.reward), actions))
+        every = self.config.actor_update_interval
+        return [
+            Stage("critic_loss", self.critic_optimizer, self.critic_loss, {"critic_noise": next_rows}),
+            Stage("actor_loss", self.actor_optimizer, self.actor_loss, {"actor_noise": rows}, every),
+        ]
 
-    def load_state_dict(self, state: State) -> None:
-        self._target_parameters.copy_(state["target"])
-        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
-        self.actor_optimizer.load_state_dict(state["actor_optimizer"])
-        self._actor_metrics = dict(state["actor_metrics"])
-        self.updates = int(state["updates"])
+    def further_networks(self) -> list[tuple[nn.Module, Tensor]]:
+        """Networks that the losses use besides actor, critic and target, with their flat parameters."""
+        return [(self.frozen_critic, self.critic_optimizer.parameters)]
+
+    def inputs(self, batch: TransitionBatch) -> TransitionBatch:
+        """The batch as the networks take it, rewards scaled."""
+        if self.config.reward_scale != 1.0:
+            batch = batch._replace(reward=batch.reward * self.config.reward_scale)
+        return self.views(batch)
+
+    def views(self, batch: TransitionBatch) -> TransitionBatch:
+        """The batch with prepared observations."""
+        prepare = self.policy.network.prepare
+        return batch._replace(obs=prepare(batch.obs), next_obs=prepare(batch.next_obs))
+
+    def make_replay(self, num_envs: int) -> Replay[TransitionBatch]:
+        config = self.config
+        return make_transition_replay(
+            self.policy.spec,
+            capacity=config.buffer_size,
+            batch_size=config.batch_size,
+            num_envs=num_envs,
+            n_step=config.n_step,
+            gamma=config.gamma,
+            frame_stack=self.frame_stack(),
+            clip_reward=config.clip_reward,
+            rng=self.streams["replay"],
+            device=self.target_network.vector.device,
+        )
+
+    def frame_stack(self) -> int:
+        """Frames in an image observation."""
+        return 1

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
+from rl_training.algorithms.update import NOTHING, Known
 from rl_training.algorithms.value import (
-    EpsilonGreedyPolicy,
     LossOutput,
     ValueAlgorithm,
     ValueConfig,
@@ -19,6 +20,8 @@ from rl_training.algorithms.value import (
 )
 from rl_training.models import QNetwork
 from rl_training.types import SpaceSpec, TransitionBatch
+
+__all__ = ["DQN", "DQNConfig", "dqn_loss"]
 
 
 class DQNConfig(ValueConfig):
@@ -42,16 +45,17 @@ def dqn_loss(
     return LossOutput(loss, {"q_value_mean": value, "target_mean": target, "td_error_mean": error}, error)
 
 
-class DQN(ValueAlgorithm):
-    """Deep Q-learning."""
+class DQN(ValueAlgorithm[DQNConfig]):
+    """Deep Q-learning (Mnih et al. 2015)."""
 
-    config_class = DQNConfig
+    name = "dqn"
+    summary = "deep Q-learning; double, dueling, noisy, n-step and prioritised as options"
 
     @classmethod
     def make_policy(cls, config: DQNConfig, spec: SpaceSpec, generator: torch.Generator) -> EpsilonGreedyPolicy:
-        return EpsilonGreedyPolicy(QNetwork(*make_body(config, spec, generator)), spec, config)
+        return EpsilonGreedyPolicy(QNetwork(*make_body(config, spec, generator)), spec, config, noisy=config.noisy)
 
-    def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
+    def loss(self, online: Values, target: Values, batch: TransitionBatch, known: Known = NOTHING) -> LossOutput:
         with torch.no_grad():
             next_q_values = target(batch.next_obs)
             if self.config.double:

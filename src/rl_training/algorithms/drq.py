@@ -9,34 +9,35 @@ from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.config import Positive, PositiveNumber
-from rl_training.algorithms.continuous import Loss, Views
 from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
 from rl_training.algorithms.sac import EntropyConfig, GaussianPolicy, SoftActorCritic
+from rl_training.algorithms.update import Known, StageLoss
 from rl_training.errors import SpaceError
 from rl_training.models.cnn import CNNDrQModel
-from rl_training.rng import RandomStreams
 from rl_training.types import SpaceSpec, TransitionBatch
+
+__all__ = ["DrQ", "DrQConfig", "drq_loss"]
 
 
 class DrQConfig(PixelConfig, EntropyConfig):
     """Settings of DrQ."""
 
-    learning_rate: PositiveNumber = Field(1e-3, description="Adam's step size, of actor, critic and temperature")
+    learning_rate: PositiveNumber = Field(1e-3, description="Adam's learning rate, of actor, critic and temperature")
     batch_size: Positive = Field(128, description="transitions in one update")
-    alpha: PositiveNumber = Field(0.1, description="temperature: the weight of the entropy, or its first value if learned")
+    alpha: PositiveNumber = Field(0.1, description="temperature, the weight of the entropy; its initial value if learned")
     learn_alpha: bool = Field(False, description="adjust the temperature until the entropy is target_entropy")
     encoder: Literal["nature", "paper"] = Field(
         "nature",
-        description="nature: a NatureCNN for the actor and one for the critic; paper: convolutions that both share and the "
-        "critic alone trains, then a layer normalisation for each",
+        description="nature: a NatureCNN each for actor and critic; paper: shared convolutions that only the critic trains, "
+        "then a layer normalisation each",
     )
-    target_shifts: Positive = Field(1, description="shifts of the next observation over which a target is averaged (K)")
-    loss_shifts: Positive = Field(1, description="shifts of an observation over which the critic's loss is averaged (M)")
+    target_shifts: Positive = Field(1, description="random shifts of the next observation averaged in a target (K)")
+    loss_shifts: Positive = Field(1, description="random shifts of an observation averaged in the critic's loss (M)")
 
 
-def drq_loss(q: Tensor, targets: Tensor) -> Loss:
+def drq_loss(q: Tensor, targets: Tensor) -> StageLoss:
     """Squared errors of both critics on M shifts of an observation, (2, M, batch), from the mean of the targets of K shifts
-    of the next one, (K, batch): averaged over M, added over the critics, one number per sample (section 3 of the paper).
+    of the next one, (K, batch): averaged over M, summed over the critics, one number per sample (section 3 of the paper).
 
     The actor's loss is SAC's.
     """
@@ -45,18 +46,18 @@ def drq_loss(q: Tensor, targets: Tensor) -> Loss:
     assert (q.shape[0], q.shape[2]) == (2, targets.shape[1])
     target = targets.detach().mean(dim=0)
     loss = (q - target).square().mean(dim=1).sum(dim=0)
-    return Loss(loss, {"q_value_mean": q.detach()[0], "target_q_mean": target})
+    return StageLoss(loss, {"q_value_mean": q.detach()[0], "target_q_mean": target})
 
 
-class DrQ(PixelAlgorithm, SoftActorCritic):
-    """Soft actor-critic on randomly shifted images."""
+class DrQ(PixelAlgorithm[DrQConfig], SoftActorCritic[DrQConfig]):
+    """Data-regularized Q: soft actor-critic on randomly shifted images (Kostrikov et al. 2020)."""
 
-    config_class = DrQConfig
-    config: DrQConfig
+    name = "drq"
+    summary = "SAC on images with random shifts; the paper's encoder and its averages over shifts as options"
 
-    def __init__(self, policy: GaussianPolicy, config: DrQConfig, streams: RandomStreams) -> None:
-        super().__init__(policy, config, streams)
-        self.obs_views, self.next_obs_views = config.loss_shifts, config.target_shifts
+    def build(self) -> None:
+        super().build()
+        self.obs_views, self.next_obs_views = self.config.loss_shifts, self.config.target_shifts
 
     @classmethod
     def make_policy(cls, config: DrQConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianPolicy:
@@ -68,7 +69,7 @@ class DrQ(PixelAlgorithm, SoftActorCritic):
                 "algo_kwargs.encoder: paper for the paper's form of it, or use drqv2"
             )
         network = CNNDrQModel(
-            spec.observation.shape,
+            spec.observation.only.shape,
             actions,
             config.hidden_sizes,
             generator,
@@ -78,10 +79,11 @@ class DrQ(PixelAlgorithm, SoftActorCritic):
         )
         return GaussianPolicy(network, spec, config)
 
-    def critic_loss(self, views: Views, batch: TransitionBatch, noise: Tensor, env_steps: int) -> Loss:
+    def critic_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
         rows, critic = len(batch.reward), self.policy.network.critic
         with torch.no_grad():
             k = self.next_obs_views
-            targets = self.target_values(views.next_obs, batch.reward.repeat(k), batch.discount.repeat(k), noise)
-        q = critic.values(critic.encode(views.obs), batch.action.repeat(self.obs_views, 1))
+            reward, discount = batch.reward.repeat(k), batch.discount.repeat(k)
+            targets = self.target_values(batch.next_obs, reward, discount, known["critic_noise"])
+        q = critic.values(critic.encode(batch.obs), batch.action.repeat(self.obs_views, 1))
         return drq_loss(q.view(2, -1, rows), targets.view(-1, rows))

@@ -13,17 +13,21 @@ from rl_training.algorithms.recurrent_value import (
 from rl_training.models import LSTMQNetwork
 from rl_training.types import SpaceSpec
 
+__all__ = ["DRQN", "DRQNConfig"]
+
 
 class DRQNConfig(RecurrentValueConfig):
     """Settings of DRQN: those of the recurrent value learners."""
 
 
-class DRQN(RecurrentQLearning):
-    """Deep recurrent Q-learning: uniform replay of sequences, one-step targets."""
+class DRQN(RecurrentQLearning[DRQNConfig]):
+    """Deep recurrent Q-learning (Hausknecht & Stone 2015): uniform replay of sequences, one-step targets."""
 
-    config_class = DRQNConfig
+    name = "drqn"
+    summary = "deep Q-learning with an LSTM, on replayed sequences"
+    observations = ("vector",)
 
     @classmethod
     def make_policy(cls, config: DRQNConfig, spec: SpaceSpec, generator: torch.Generator) -> RecurrentQPolicy:
-        network = LSTMQNetwork(spec.observation.shape, spec.action.count, generator, **network_options(config))
+        network = LSTMQNetwork(spec.observation, spec.action.count, generator, **network_options(config))
         return RecurrentQPolicy(network, spec, config)

@@ -9,28 +9,31 @@ from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.config import Count, Number, Positive, PositiveNumber
-from rl_training.algorithms.continuous import ContinuousPolicy, Loss, Views
+from rl_training.algorithms.continuous import ContinuousPolicy
 from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
 from rl_training.algorithms.sac import twin_critic_loss
+from rl_training.algorithms.update import Known, StageLoss
 from rl_training.models.cnn import CNNDrQv2Model
 from rl_training.models.continuous import ContinuousActorCritic
-from rl_training.schedules import LinearSchedule
+from rl_training.schedules import LinearSchedule, Schedule
 from rl_training.types import Array, SpaceSpec, TransitionBatch
+
+__all__ = ["DrQv2", "DrQv2Config", "drqv2_actor_loss", "drqv2_target"]
 
 
 class DrQv2Config(PixelConfig):
     """Settings of DrQ-v2."""
 
-    learning_rate: PositiveNumber = Field(1e-4, description="Adam's step size, of actor and critic")
+    learning_rate: PositiveNumber = Field(1e-4, description="Adam's learning rate, of actor and critic")
     batch_size: Positive = Field(256, description="transitions in one update")
     hidden_sizes: tuple[Positive, ...] = Field((1024, 1024), description="widths of the hidden layers")
     n_step: Positive = Field(3, description="rewards summed in one transition")
     learning_starts: Count = Field(2_000, description="env steps of random acting before the first update")
     train_freq: Positive = Field(2, description="env steps between training phases")
-    initial_noise: Number = Field(1.0, ge=0.0, description="standard deviation of the noise on actions at the start")
-    final_noise: Number = Field(0.1, ge=0.0, description="standard deviation of the noise in the end")
-    noise_steps: Count = Field(500_000, description="env steps over which it falls")
-    noise_clip: PositiveNumber = Field(0.3, description="largest noise on the actions that an update draws")
+    initial_noise: Number = Field(1.0, ge=0.0, description="initial standard deviation of the exploration noise")
+    final_noise: Number = Field(0.1, ge=0.0, description="final standard deviation of the exploration noise")
+    noise_steps: Count = Field(500_000, description="env steps over which the noise decays")
+    noise_clip: PositiveNumber = Field(0.3, description="clip the noise on the actions drawn in an update to +-x")
 
     def noise_schedule(self) -> LinearSchedule:
         return LinearSchedule(self.initial_noise, self.final_noise, self.noise_steps)
@@ -42,13 +45,13 @@ def drqv2_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
     return reward + discount * torch.minimum(next_q[0], next_q[1])
 
 
-def drqv2_actor_loss(q: Tensor) -> Loss:
+def drqv2_actor_loss(q: Tensor) -> StageLoss:
     """``-min Q`` of the actor's actions, (2, batch) -> one number per sample."""
-    return Loss(-torch.minimum(q[0], q[1]), {})
+    return StageLoss(-torch.minimum(q[0], q[1]))
 
 
 def noisy_action(mean: Tensor, noise: Tensor, std: float, clip: float) -> Tensor:
-    """The mean with clipped noise, kept in [-1, 1]. The gradient passes to the mean as if nothing had been kept."""
+    """The mean with clipped noise, clipped to [-1, 1]; the gradient passes to the mean unclipped."""
     assert mean.shape == noise.shape
     action = mean + (std * noise).clamp(-clip, clip)
     return action + (action.clamp(-1.0, 1.0) - action).detach()
@@ -67,11 +70,11 @@ class NoisyPolicy(ContinuousPolicy):
         return action
 
 
-class DrQv2(PixelAlgorithm):
-    """Deterministic policy gradients on randomly shifted images."""
+class DrQv2(PixelAlgorithm[DrQv2Config]):
+    """DrQ-v2: deterministic policy gradients on randomly shifted images (Yarats et al. 2021)."""
 
-    config_class = DrQv2Config
-    config: DrQv2Config
+    name = "drqv2"
+    summary = "a deterministic actor with scheduled noise and n-step targets, on images with random shifts"
     policy: NoisyPolicy
     target_encoder = False
 
@@ -79,7 +82,7 @@ class DrQv2(PixelAlgorithm):
     def make_policy(cls, config: DrQv2Config, spec: SpaceSpec, generator: torch.Generator) -> NoisyPolicy:
         require_channel_first(spec, "drqv2")
         network = CNNDrQv2Model(
-            spec.observation.shape,
+            spec.observation.only.shape,
             len(spec.action.low),
             config.hidden_sizes,
             generator,
@@ -88,25 +91,26 @@ class DrQv2(PixelAlgorithm):
         )
         return NoisyPolicy(network, spec, config)
 
-    def critic_loss(self, views: Views, batch: TransitionBatch, noise: Tensor, env_steps: int) -> Loss:
+    def critic_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
         critic = self.policy.network.critic
         with torch.no_grad():
-            seen = critic.encode(views.next_obs)
-            action = self.draw(seen, noise, env_steps)
+            seen = critic.encode(batch.next_obs)
+            action = self.draw(seen, known["critic_noise"], known["noise"])
             target = drqv2_target(batch.reward, batch.discount, self.target.values(seen, action))
-        features = critic.encode(views.obs)
-        loss = twin_critic_loss(critic.values(features, batch.action), target)
-        return loss._replace(features=features.detach())
+        features = critic.encode(batch.obs)
+        output = twin_critic_loss(critic.values(features, batch.action), target)
+        return output._replace(kept={"features": features.detach()})
 
-    def actor_loss(self, obs: Tensor, features: Tensor | None, noise: Tensor, env_steps: int) -> Loss:
-        """From what the encoder saw before the critic's step, as the authors do: no second pass through it."""
-        assert features is not None
-        return drqv2_actor_loss(self.judge.values(features, self.draw(features, noise, env_steps)))
+    def actor_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
+        """On the encoder's features from before the critic's step, as the authors do: no second pass through it."""
+        features = known["features"]
+        return drqv2_actor_loss(
+            self.frozen_critic.values(features, self.draw(features, known["actor_noise"], known["noise"]))
+        )
 
-    def draw(self, features: Tensor, noise: Tensor, env_steps: int) -> Tensor:
-        """The actor's action with clipped noise."""
-        mean = torch.tanh(self.policy.network.actor(features))
-        return noisy_action(mean, noise, self.policy.noise(env_steps), self.config.noise_clip)
+    def draw(self, features: Tensor, noise: Tensor, std: float) -> Tensor:
+        """The actor's action with clipped noise of this standard deviation."""
+        return noisy_action(torch.tanh(self.policy.network.actor(features)), noise, std, self.config.noise_clip)
 
-    def schedule_values(self, env_steps: int) -> dict[str, float]:
-        return {**super().schedule_values(env_steps), "noise": self.policy.noise(env_steps)}
+    def schedules(self) -> dict[str, Schedule]:
+        return {**super().schedules(), "noise": self.policy.noise}

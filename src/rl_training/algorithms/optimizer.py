@@ -42,6 +42,7 @@ class FlatAdam:
     def __init__(
         self, module: nn.Module, *, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999), max_norm: float | None
     ) -> None:
+        self.module = module
         self.parameters = flatten_parameters(module)
         self.gradient = torch.zeros_like(self.parameters)
         owners = list(module.parameters())
@@ -95,21 +96,15 @@ class FlatAdam:
         """All that a step changes."""
         return self.parameters, self._mean, self._square, self._steps
 
-    def traced_step(
-        self, tensors: Sequence[Tensor], losses: Callable[[Tensor], tuple[Tensor, T]], learning_rate: Tensor
-    ) -> T:
-        """``step`` in operations for a compiler to fuse: ``losses`` of the parameters, and what comes with them to hand on.
+    def traced_step(self, tensors: Sequence[Tensor], loss: Callable[[Tensor], tuple[Tensor, T]], learning_rate: Tensor) -> T:
+        """``step`` in operations that a compiler can fuse. ``loss`` maps the flat parameters to the reduced loss and further
+        outputs, which are returned.
 
-        ``tensors`` stand for ``self.tensors``. Only compiled is it faster: the gradient is a function of the flat vector.
+        ``tensors`` take the place of ``self.tensors``. Without compilation this is slower than ``step``.
         """
-
-        def mean_loss(parameters: Tensor) -> tuple[Tensor, T]:
-            loss, output = losses(parameters)
-            return loss.mean(), output
-
         parameters, mean, square, steps = tensors
         output: T
-        gradient, output = torch.func.grad(mean_loss, has_aux=True)(parameters)
+        gradient, output = torch.func.grad(loss, has_aux=True)(parameters)
         if self._max_norm is not None:
             norm = torch.linalg.vector_norm(gradient)
             gradient = gradient * (self._max_norm / (norm + 1e-6)).clamp(max=1.0)

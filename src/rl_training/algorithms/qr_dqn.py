@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rl_training.algorithms.config import Positive, PositiveNumber
+from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
+from rl_training.algorithms.update import NOTHING, Known
 from rl_training.algorithms.value import (
-    EpsilonGreedyPolicy,
     LossOutput,
     ValueAlgorithm,
     ValueConfig,
@@ -21,12 +22,14 @@ from rl_training.algorithms.value import (
 from rl_training.models import QuantileQNetwork
 from rl_training.types import SpaceSpec, TransitionBatch
 
+__all__ = ["QRDQN", "QRDQNConfig", "quantile_huber_loss"]
+
 
 class QRDQNConfig(ValueConfig):
     """Settings of QR-DQN."""
 
-    num_quantiles: Positive = Field(51, description="quantiles of the return, for each action")
-    kappa: PositiveNumber = Field(1.0, description="where the Huber loss turns from square to linear")
+    num_quantiles: Positive = Field(51, description="quantiles of the return per action")
+    kappa: PositiveNumber = Field(1.0, description="threshold of the quantile Huber loss")
 
 
 def quantile_huber_loss(quantiles: Tensor, targets: Tensor, taus: Tensor, kappa: float = 1.0) -> Tensor:
@@ -38,10 +41,10 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, taus: Tensor, kappa:
     assert quantiles.shape[0] == targets.shape[0]
     assert taus.shape == quantiles.shape[1:]
     shape = (*quantiles.shape, targets.shape[1])  # (batch, i, j)
-    mine, theirs = quantiles.unsqueeze(2).expand(shape), targets.unsqueeze(1).expand(shape)
-    huber = F.huber_loss(mine, theirs, reduction="none", delta=kappa)
+    predicted, target = quantiles.unsqueeze(2).expand(shape), targets.unsqueeze(1).expand(shape)
+    huber = F.huber_loss(predicted, target, reduction="none", delta=kappa)
     level = taus.unsqueeze(1)
-    return (torch.where(theirs < mine, 1.0 - level, level) * huber).mean(dim=2).sum(dim=1)
+    return (torch.where(target < predicted, 1.0 - level, level) * huber).mean(dim=2).sum(dim=1)
 
 
 def quantile_levels(count: int, device: torch.device | None = None) -> Tensor:
@@ -49,26 +52,25 @@ def quantile_levels(count: int, device: torch.device | None = None) -> Tensor:
     return (torch.arange(count, device=device) + 0.5) / count
 
 
-class QRDQN(ValueAlgorithm):
-    """Deep Q-learning of the whole distribution of the return, by its quantiles."""
+class QRDQN(ValueAlgorithm[QRDQNConfig]):
+    """Deep Q-learning of the distribution of the return, by its quantiles (Dabney et al. 2017)."""
 
-    config_class = QRDQNConfig
-    config: QRDQNConfig
+    name = "qr_dqn"
+    summary = "quantile regression of the return, with DQN's options"
 
     @classmethod
     def make_policy(cls, config: QRDQNConfig, spec: SpaceSpec, generator: torch.Generator) -> EpsilonGreedyPolicy:
         body = make_body(config, spec, generator, atoms=config.num_quantiles)
-        return EpsilonGreedyPolicy(QuantileQNetwork(*body), spec, config)
+        return EpsilonGreedyPolicy(QuantileQNetwork(*body), spec, config, noisy=config.noisy)
 
-    def compile_repaid_after(self) -> int:
-        pairs = self.config.batch_size * self.config.num_quantiles**2  # the loss goes over them: at 70 000, half of the gain
-        return int(super().compile_repaid_after() / (1.0 + pairs / 70_000))
+    def loss_terms(self) -> int:
+        return self.config.batch_size * self.config.num_quantiles**2
 
-    def loss(self, online: Values, target: Values, batch: TransitionBatch) -> LossOutput:
+    def loss(self, online: Values, target: Values, batch: TransitionBatch, known: Known = NOTHING) -> LossOutput:
         with torch.no_grad():
             next_quantiles = target(batch.next_obs)
             chooser = online(batch.next_obs) if self.config.double else next_quantiles
-            # all quantiles of ONE action: a maximum for each quantile would be of no policy
+            # all quantiles of ONE action: a maximum per quantile would belong to no policy
             bootstrap = take_action(next_quantiles, select_actions(chooser.mean(dim=2), batch))
             targets = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * bootstrap
         quantiles = take_action(online(batch.obs), batch.action)

@@ -19,9 +19,11 @@ from rl_training.algorithms.recurrent_value import (
 from rl_training.data import PrioritizedRecurrentReplayBuffer, cutting_problem
 from rl_training.models import LSTMQNetwork
 from rl_training.models.cnn.nature import NATURE_LAYERS
-from rl_training.rng import RandomStreams
-from rl_training.schedules import bias_correction
+from rl_training.schedules import Schedule, importance_exponent
 from rl_training.types import SequenceBatch, SpaceSpec, UpdateResult
+
+__all__ = ["R2D2", "R2D2Config"]
+
 
 RESCALE_EPSILON = 1e-3
 
@@ -31,25 +33,25 @@ class R2D2Config(RecurrentValueConfig):
 
     double: bool = Field(True, description="choose the bootstrap action with the online network")
     n_step: Positive = Field(5, description="rewards summed in one target")
-    priority_alpha: Fraction = Field(0.9, description="how much priorities count; 0: not at all")
-    priority_beta: Fraction = Field(0.6, description="how much their bias is corrected at the start; 0: not at all")
+    priority_alpha: Fraction = Field(0.9, description="exponent of the priorities; 0: uniform sampling")
+    priority_beta: Fraction = Field(0.6, description="initial importance-sampling exponent; 0: no correction")
     priority_beta_steps: Count = Field(
-        0, description="env steps over which the correction becomes complete; 0: it stays as it is"
+        0, description="env steps over which the importance-sampling exponent grows to 1; 0: it stays constant"
     )
-    priority_eta: Fraction = Field(0.9, description="share of the largest error in a sequence's priority, beside the mean")
-    burn_in: Count = Field(0, description="steps before a sequence that only bring the LSTM up to date")
-    overlap: Count = Field(0, description="steps that a sequence shares with the next")
-    rescale_values: bool = Field(False, description="learn sgn(x)(sqrt(|x| + 1) - 1) + x/1000 of the values")
-    previous_inputs: bool = Field(False, description="the LSTM sees the action and the reward before")
+    priority_eta: Fraction = Field(0.9, description="weight of the largest TD error, against the mean, in a priority")
+    burn_in: Count = Field(0, description="burn-in: steps before a sequence that only bring the LSTM's state up to date")
+    overlap: Count = Field(0, description="steps shared by neighbouring sequences")
+    rescale_values: bool = Field(False, description="rescale values: learn sgn(x)(sqrt(|x| + 1) - 1) + x/1000")
+    previous_inputs: bool = Field(False, description="the LSTM also takes the previous action and reward")
     epsilon_spread: Annotated[Number, Field(ge=0.0)] = Field(
-        0.0, description="environment i of N explores with epsilon^(1 + spread * i / (N - 1)); 0: all alike"
+        0.0, description="environment i of N explores with epsilon^(1 + spread * i / (N - 1)); 0: all with epsilon"
     )
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
-    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of the convolutions on images")
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
 
     @model_validator(mode="after")
-    def _sequences_go_on(self) -> R2D2Config:
+    def _sequences_advance(self) -> R2D2Config:
         problem = cutting_problem(self.sequence_length, self.overlap, self.burn_in)
         if problem:
             raise ValueError(problem)
@@ -64,8 +66,8 @@ def rescale(x: Tensor) -> Tensor:
 def unrescale(x: Tensor) -> Tensor:
     """The inverse of ``rescale``: sgn(x)(((sqrt(1 + 4e(|x| + 1 + e)) - 1) / 2e)^2 - 1).
 
-    The difference of nearly equal numbers would lose most digits in single precision: with r = 4e(|x| + 1 + e),
-    sqrt(1 + r) - 1 is r / (sqrt(1 + r) + 1).
+    The difference of nearly equal numbers would lose most digits in single precision, so with r = 4e(|x| + 1 + e),
+    sqrt(1 + r) - 1 is computed as r / (sqrt(1 + r) + 1).
     """
     shifted = x.abs() + (1.0 + RESCALE_EPSILON)
     root = 2.0 * shifted / ((1.0 + 4.0 * RESCALE_EPSILON * shifted).sqrt() + 1.0)
@@ -73,27 +75,24 @@ def unrescale(x: Tensor) -> Tensor:
 
 
 def sequence_priorities(error: Tensor, mask: Tensor, eta: float) -> Tensor:
-    """(time, batch) absolute TD errors -> (batch,): eta * the largest + (1 - eta) * the mean, over real steps only."""
+    """(time, batch) absolute TD errors -> (batch,): eta * max + (1 - eta) * mean, over real steps only."""
     real = error * mask
     return eta * real.amax(dim=0) + (1.0 - eta) * real.sum(dim=0) / mask.sum(dim=0)
 
 
-class R2D2(RecurrentQLearning):
-    """Recurrent replay with priorities and n-step targets."""
+class R2D2(RecurrentQLearning[R2D2Config]):
+    """Recurrent replay with priorities and n-step targets (Kapturowski et al. 2019), in one process."""
 
-    config_class = R2D2Config
-    config: R2D2Config
-
-    def __init__(self, policy: RecurrentQPolicy, config: R2D2Config, streams: RandomStreams) -> None:
-        super().__init__(policy, config, streams)
-        #: (batch,) of the last update: what replay should remember of its sequences
-        self.last_sequence_priorities: Tensor | None = None
-        self._beta = bias_correction(config.priority_beta, config.priority_beta_steps)
+    name = "r2d2"
+    summary = "DRQN with prioritised sequences and n-step targets; burn-in, rescaled values and more as options"
+    observations = ("vector", "image")
+    #: (batch,) the priorities that the last update gave its sequences
+    last_sequence_priorities: Tensor | None = None
 
     @classmethod
     def make_policy(cls, config: R2D2Config, spec: SpaceSpec, generator: torch.Generator) -> RecurrentQPolicy:
         network = LSTMQNetwork(
-            spec.observation.shape,
+            spec.observation,
             spec.action.count,
             generator,
             **network_options(config),
@@ -116,11 +115,10 @@ class R2D2(RecurrentQLearning):
     def priorities(self, error: Tensor, mask: Tensor) -> Tensor:
         return sequence_priorities(error, mask, self.config.priority_eta)
 
-    def sample(self, buffer: Any, env_steps: int) -> SequenceBatch:
-        batch: SequenceBatch = buffer.sample(self.config.batch_size, beta=self._beta(env_steps))
-        return batch
+    def importance_exponent(self) -> Schedule:
+        return importance_exponent(self.config.priority_beta, self.config.priority_beta_steps)
 
-    def _make_buffer(self, options: dict[str, Any]) -> PrioritizedRecurrentReplayBuffer:
+    def make_buffer(self, options: dict[str, Any]) -> PrioritizedRecurrentReplayBuffer:
         config, spec = self.config, self.policy.spec
         return PrioritizedRecurrentReplayBuffer(
             **options,
@@ -128,6 +126,6 @@ class R2D2(RecurrentQLearning):
             n_step=config.n_step,
             overlap=config.overlap,
             burn_in=config.burn_in,
-            stack=config.frame_stack if spec.observation.kind == "image" else 1,
+            stack=config.frame_stack if spec.observation.images else 1,
             previous_actions=spec.action.count if config.previous_inputs else 0,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,16 +11,19 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import ExportModule, Policy
-from rl_training.algorithms.config import OnPolicyConfig, Positive
-from rl_training.algorithms.ppo import PPO, Evaluated, Phase, choose, network_options
-from rl_training.algorithms.value import encode_observation
+from rl_training.algorithms.config import Positive
+from rl_training.algorithms.on_policy import Evaluated, MinibatchInput, Phase, choose_actions, network_options
+from rl_training.algorithms.policy import ActInput, ExportModule, Policy
+from rl_training.algorithms.ppo import ClippedActorCritic, ClippedConfig
 from rl_training.data import Rollout, Sequences
 from rl_training.models import RecurrentActorCritic
+from rl_training.models.observation import encode_observation
 from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec
 
+__all__ = ["RecurrentPPO", "RecurrentPPOConfig"]
 
-class RecurrentPPOConfig(OnPolicyConfig):
+
+class RecurrentPPOConfig(ClippedConfig):
     """Settings of recurrent PPO."""
 
     hidden_sizes: tuple[Positive, ...] = Field((64,), description="widths of the hidden layers after the LSTM")
@@ -28,12 +31,12 @@ class RecurrentPPOConfig(OnPolicyConfig):
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
     shared_lstm: bool = Field(False, description="actor and critic share one LSTM")
     sequence_length: Positive | None = Field(
-        None, description="gradients go back this many steps at the most; none: to the start of the episode or rollout"
+        None, description="longest backpropagation through time in steps; null: to the start of the episode or rollout"
     )
 
 
 class RecurrentPolicy(Policy):
-    """Draws from the actor's distribution, given all that the LSTM has seen of the episode."""
+    """Samples from a distribution that depends on all the LSTM has seen of the episode."""
 
     network: RecurrentActorCritic
 
@@ -41,19 +44,11 @@ class RecurrentPolicy(Policy):
         super().__init__(network, spec)
         self._step: Callable[[Array, Carry], tuple[Array, Carry]] | None = None
 
-    def act(
-        self,
-        obs: Array,
-        carry: Carry,
-        *,
-        rng: np.random.Generator | None = None,
-        env_steps: int = 0,
-        action_mask: NDArray[np.bool_] | None = None,
-    ) -> PolicyOutput:
+    def choose(self, given: ActInput) -> PolicyOutput:
         if self._step is None:
             self._step = self.network.numpy_step()
-        output, after = self._step(obs, carry)
-        return choose(self.network.head, output, after, rng, action_mask)
+        output, after = self._step(given.obs, given.carry)
+        return choose_actions(self.network.head, output, after, given)
 
     def initial_carry(self, num_envs: int) -> Carry:
         return self.network.initial_state(num_envs)
@@ -66,26 +61,25 @@ class RecurrentPolicy(Policy):
 
 
 class RecurrentActorModule(ExportModule):
-    """One step: raw observations and the actor's state -> actions, the logits or means behind them, the state after."""
-
-    state_names = ("h", "c")
+    """One step: raw observations and the actor's state -> actions, the logits or means behind them, the next state."""
 
     def __init__(self, network: RecurrentActorCritic, spec: SpaceSpec) -> None:
         super().__init__()
         self.network = network
         self.spec = spec
         self.output_names = ("action", network.head.output_name)
+        self.state_names = network.state_names
 
-    def forward(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        output, h_after, c_after = self.network.action_step(encode_observation(obs, self.spec), h, c)
-        return self.network.head.env_mode(output), output, h_after, c_after
+    def forward(self, obs: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        output, after = self.network.action_step(encode_observation(obs, self.spec.observation), *state)
+        return self.network.head.env_mode(output), output, *after
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
         return tuple(torch.from_numpy(array) for array in self.network.cores[0].initial_state(batch))
 
 
 class SequenceMinibatch(NamedTuple):
-    """Sequences as tensors of indices."""
+    """Some sequences, as tensors of indices."""
 
     padded: Tensor  # (time, sequence) numbers of steps
     real: Tensor  # (step,) where in ``padded``, flattened, there is no padding
@@ -96,21 +90,21 @@ class SequenceMinibatch(NamedTuple):
 class RecurrentPhase(Phase):
     """One training phase over sequences.
 
-    The LSTM runs over whole padded sequences from the state that acting had at their start: zero at the start of an
-    episode, just as acting resets it. Only real steps leave the LSTM, so padding is in no mean and no gradient.
+    The LSTM runs over whole padded sequences from the state that acting had at their start, which is zero at the start of an
+    episode. Only real steps leave the LSTM, so padding is in no mean and no gradient.
     """
 
-    network: RecurrentActorCritic  # type: ignore[assignment]
+    network: RecurrentActorCritic
 
-    def __init__(self, network: Any, rollout: Rollout, longest: int | None = None) -> None:
+    def __init__(self, network: RecurrentActorCritic, rollout: Rollout, longest: int | None = None) -> None:
         super().__init__(network, rollout)
         self.sequences = Sequences.of(rollout.start, longest)
         begin, env = self.sequences.begin, self.sequences.env
         self.state = [self.tensor(array[begin, env]) for array in rollout.carry]
 
     def minibatches(self, count: int, rng: np.random.Generator) -> Sequence[SequenceMinibatch]:
-        """Every sequence once, in a new order, in at most ``count`` parts of about as many steps."""
-        return [self._minibatch(chosen) for chosen in self.sequences.deal(count, rng)]
+        """Every sequence once, in a new order, in at most ``count`` parts of about equal size."""
+        return [self._minibatch(chosen) for chosen in self.sequences.split(count, rng)]
 
     def _minibatch(self, chosen: Array) -> SequenceMinibatch:
         padded, real = self.sequences.pad(chosen, self.rollout.reward.shape[1])
@@ -120,28 +114,29 @@ class RecurrentPhase(Phase):
     def steps(self, minibatch: SequenceMinibatch) -> Tensor:
         return minibatch.steps
 
-    def evaluate(self, minibatch: SequenceMinibatch) -> Evaluated:
-        padded, real, steps, sequences = minibatch
-        x = self.prepared.index_select(0, padded.view(-1)).view(*padded.shape, *self.prepared.shape[1:])
+    def evaluate(self, given: MinibatchInput) -> Evaluated:
+        padded, real, steps, sequences = given.minibatch
+        x = given.prepared.index_select(0, padded.view(-1)).view(*padded.shape, *given.prepared.shape[1:])
         memories = self.network.unroll(x, [array.index_select(0, sequences) for array in self.state])
         actor_memory, critic_memory = (memory.flatten(0, 1).index_select(0, real) for memory in memories)
         output, value = self.network.outputs(actor_memory, critic_memory)
-        return self.judge(steps, output, value)
+        return self.score(given, steps, output, value)
 
-    def next_value(self, time: Array, env: Array) -> Tensor:
-        """With the state after the step: what the LSTM remembers when it sees the next observation."""
+    def next_value(self, time: NDArray[np.int64], env: NDArray[np.int64]) -> Tensor:
+        """With the state after the step, which is what the LSTM remembers when it sees the next observation."""
         state = [self.tensor(array[time, env]) for array in self.rollout.carry_after]
         return self.network.value(self.prepare(self.rollout.next_obs[time, env]), state)
 
 
-class RecurrentPPO(PPO):
-    """Proximal policy optimisation with an LSTM."""
+class RecurrentPPO(ClippedActorCritic[RecurrentPPOConfig]):
+    """PPO with an LSTM."""
 
-    config_class = RecurrentPPOConfig
-    config: RecurrentPPOConfig
+    name = "recurrent_ppo"
+    summary = "PPO with an LSTM, for tasks in which a single observation is not enough"
+    policy: RecurrentPolicy
 
     @classmethod
-    def make_policy(cls, config: Any, spec: SpaceSpec, generator: torch.Generator) -> Policy:
+    def make_policy(cls, config: RecurrentPPOConfig, spec: SpaceSpec, generator: torch.Generator) -> Policy:
         network = RecurrentActorCritic(
             spec,
             config.hidden_sizes,

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.base import ExportModule, Recorder
 from rl_training.algorithms.config import Number, Positive, PositiveNumber
-from rl_training.algorithms.value import (
-    EpsilonPolicy,
-    QLearning,
-    QLearningConfig,
-    encode_observation,
-    greedy_actions,
-)
+from rl_training.algorithms.epsilon_greedy import EpsilonPolicy, greedy_actions
+from rl_training.algorithms.policy import ActInput, ExportModule
+from rl_training.algorithms.update import Known, StageLoss
+from rl_training.algorithms.value import QLearning, QLearningConfig
 from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer
+from rl_training.data.replay import Replay
 from rl_training.errors import ConfigError
 from rl_training.models import LSTMQNetwork
-from rl_training.rng import RandomStreams
-from rl_training.types import Array, Carry, PolicyOutput, SequenceBatch, SpaceSpec, UpdateResult
+from rl_training.models.observation import encode_observation
+from rl_training.schedules import Schedule
+from rl_training.types import Array, Carry, PolicyOutput, SequenceBatch, SpaceSpec
 
 
 class RecurrentValueConfig(QLearningConfig):
@@ -33,19 +30,22 @@ class RecurrentValueConfig(QLearningConfig):
 
     buffer_size: Positive = Field(100_000, description="steps kept for replay")
     batch_size: Positive = Field(32, description="sequences in one update")
-    sequence_length: Positive = Field(20, description="steps of a sequence; gradients go back that far")
+    sequence_length: Positive = Field(20, description="steps in a sequence: the length of backpropagation through time")
     encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM")
     lstm_size: Positive = Field(64, description="width of the LSTM")
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
-    forget_bias: Number = Field(1.0, description="the LSTM's forget bias at the start; the larger, the longer its memory")
+    forget_bias: Number = Field(1.0, description="initial bias of the LSTM's forget gate; the larger, the longer its memory")
     hidden_sizes: tuple[Positive, ...] = Field((64,), description="widths of the hidden layers after the LSTM")
-    huber_delta: PositiveNumber = Field(1.0, description="TD errors count squared up to this size, linearly beyond it")
+    huber_delta: PositiveNumber = Field(1.0, description="threshold of the Huber loss: TD errors beyond it count linearly")
+
+
+RecurrentConfigT = TypeVar("RecurrentConfigT", bound=RecurrentValueConfig)
 
 
 class RecurrentQPolicy(EpsilonPolicy):
-    """Acts on the largest Q-value, given all that the LSTM has seen of the episode.
+    """Epsilon-greedy on Q-values that depend on all the LSTM has seen of the episode.
 
-    The carry is (h, c), and if the network takes them the action before, one-hot, with its reward.
+    The carry is the LSTM's state, followed by the previous action (one-hot) and reward if the network takes them.
     """
 
     network: LSTMQNetwork
@@ -55,8 +55,9 @@ class RecurrentQPolicy(EpsilonPolicy):
     ) -> None:
         super().__init__(network, spec, config)
         self.takes_reward = network.takes_previous
-        self._reward_limit = config.clip_reward or float("inf")  # what learning sees, acting sees
+        self._reward_limit = config.clip_reward or float("inf")  # acting sees rewards as learning does
         self._spread = epsilon_spread
+        self._states = len(network.core.state_names)
         self._step: Callable[[Array, Carry, Array | None], tuple[Array, Carry]] | None = None
 
     def epsilons(self, env_steps: int, envs: int) -> Array | float:
@@ -67,25 +68,18 @@ class RecurrentQPolicy(EpsilonPolicy):
         exponents: Array = 1.0 + self._spread * np.arange(envs) / max(1, envs - 1)
         return epsilon**exponents
 
-    def act(
-        self,
-        obs: Array,
-        carry: Carry,
-        *,
-        rng: np.random.Generator | None = None,
-        env_steps: int = 0,
-        action_mask: NDArray[np.bool_] | None = None,
-    ) -> PolicyOutput:
+    def choose(self, given: ActInput) -> PolicyOutput:
+        obs, carry, rng, env_steps, action_mask = given
         if self._step is None:
             self._step = self.network.numpy_step()
-        previous = carry[2] if self.takes_reward else None
-        q_values, after = self._step(obs, carry[:2], previous)
+        previous = carry[self._states] if self.takes_reward else None
+        q_values, after = self._step(obs, carry[: self._states], previous)
         action = greedy_actions(q_values, action_mask)
         if rng is not None:
             explore, drawn = self.draw(rng, env_steps, len(obs), action_mask)
             action = np.where(explore, drawn, action)
         if previous is not None:
-            taken = np.zeros_like(previous)  # the reward is noted when it is known
+            taken = np.zeros_like(previous)  # the reward is noted once it is known
             taken[np.arange(len(action)), action] = 1.0
             after = (*after, taken)
         return PolicyOutput(action, after, {})
@@ -99,10 +93,10 @@ class RecurrentQPolicy(EpsilonPolicy):
     def note_reward(self, carry: Carry, reward: Array) -> Carry:
         if not self.takes_reward:
             return carry
-        h, c, previous = carry
+        *state, previous = carry
         noted = previous.copy()
         noted[:, -1] = np.clip(reward, -self._reward_limit, self._reward_limit)
-        return h, c, noted
+        return (*state, noted)
 
     def parameters_moved(self) -> None:
         self._step = None
@@ -114,17 +108,16 @@ class RecurrentQPolicy(EpsilonPolicy):
 
 
 class RecurrentGreedyModule(ExportModule):
-    """One step: raw observations and the state -> greedy actions, the Q-values behind them, the state after."""
-
-    state_names: tuple[str, ...] = ("h", "c")
+    """One step: raw observations and the state -> greedy actions, the Q-values behind them, the next state."""
 
     def __init__(self, network: LSTMQNetwork, spec: SpaceSpec) -> None:
         super().__init__()
         self.network = network
         self.spec = spec
+        self.state_names = network.core.state_names
 
-    def forward(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-        q_values, after = self.network.q_values_step(encode_observation(obs, self.spec), (h, c))
+    def forward(self, obs: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        q_values, after = self.network.q_values_step(encode_observation(obs, self.spec.observation), state)
         return q_values.argmax(dim=1) + self.spec.action.start, q_values, *after
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
@@ -132,22 +125,22 @@ class RecurrentGreedyModule(ExportModule):
 
 
 class RewardedGreedyModule(RecurrentGreedyModule):
-    """The same for a network that sees the action and the reward before: the action, one-hot, is part of the state; the
-    reward, 0 at the start, is an input."""
+    """The same for a network that takes the previous action and reward. The action, one-hot, is part of the state; the reward
+    is an input, 0 at the start of an episode."""
 
     takes_reward = True
-    state_names = ("h", "c", "previous_action")
 
     def __init__(self, network: LSTMQNetwork, spec: SpaceSpec, reward_limit: float) -> None:
         super().__init__(network, spec)
+        self.state_names = (*network.core.state_names, "previous_action")
         self.reward_limit = reward_limit
 
-    def forward(  # type: ignore[override]
-        self, obs: Tensor, reward: Tensor, h: Tensor, c: Tensor, previous_action: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(self, obs: Tensor, *further: Tensor) -> tuple[Tensor, ...]:
+        reward, *state, previous_action = further
         reward = reward.clamp(-self.reward_limit, self.reward_limit)
         previous = torch.cat([previous_action, reward.unsqueeze(1)], dim=1)
-        q_values, after = self.network.q_values_step(encode_observation(obs, self.spec), (h, c), previous)
+        encoded = encode_observation(obs, self.spec.observation)
+        q_values, after = self.network.q_values_step(encoded, tuple(state), previous)
         action = q_values.argmax(dim=1)
         one_hot = F.one_hot(action, self.network.action_dim).float()
         return action + self.spec.action.start, q_values, *after, one_hot
@@ -161,7 +154,7 @@ class SequenceLoss(NamedTuple):
 
     loss: Tensor  # (time, batch)
     metrics: Mapping[str, Tensor]  # each (time, batch)
-    error: Tensor  # (time, batch) how far off each step was
+    error: Tensor  # (time, batch) absolute TD errors
 
 
 def sequence_td_loss(
@@ -170,7 +163,7 @@ def sequence_td_loss(
     target: Tensor,  # (time, batch)
     huber_delta: float = 1.0,
 ) -> SequenceLoss:
-    """Huber loss between Q(o_t, h_t, a_t) and its target, one number per step, padding included: nobody may count that."""
+    """Huber loss between Q(o_t, h_t, a_t) and its target, one number per step. Callers must mask padding."""
     assert action.shape == target.shape == q_values.shape[:2]
     chosen = q_values.gather(2, action.unsqueeze(2)).squeeze(2)
     loss = F.huber_loss(chosen, target, reduction="none", delta=huber_delta)
@@ -180,8 +173,8 @@ def sequence_td_loss(
 
 
 def state_values(q_values: Tensor, chooser: Tensor | None, action_mask: Tensor | None) -> Tensor:
-    """(row, batch, action) -> (row, batch): the value of the best allowed action, by ``chooser``'s opinion if there is one
-    (double Q: van Hasselt et al., arXiv:1509.06461)."""
+    """(row, batch, action) -> (row, batch): the value of the best allowed action, which ``chooser`` selects if it is given
+    (double Q-learning: van Hasselt et al., arXiv:1509.06461)."""
     if chooser is None:
         allowed = q_values if action_mask is None else q_values.masked_fill(~action_mask, -torch.inf)
         return allowed.amax(dim=2)
@@ -189,27 +182,27 @@ def state_values(q_values: Tensor, chooser: Tensor | None, action_mask: Tensor |
     return q_values.gather(2, allowed.argmax(dim=2, keepdim=True)).squeeze(2)
 
 
-class RecurrentQLearning(QLearning):
+class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     """The update over sequences."""
 
     policy: RecurrentQPolicy
-    config: RecurrentValueConfig
     target: LSTMQNetwork
 
-    def __init__(self, policy: RecurrentQPolicy, config: RecurrentValueConfig, streams: RandomStreams) -> None:
-        super().__init__(policy, config)
+    def why_not_compiled(self) -> str | None:
+        return "the compiler takes minutes for an unrolled LSTM"
 
-    def update(self, batch: SequenceBatch, env_steps: int = 0) -> UpdateResult:
+    def stage_loss(self, batch: SequenceBatch, known: Known) -> StageLoss:
         output = self.loss(batch)
         share = batch.mask / batch.mask.sum()  # the mean over real steps
-        loss, weighted = output.loss.detach(), share
-        if batch.weights is not None:
-            loss, weighted = loss * batch.weights, share * batch.weights
-        self._descend(output.loss, env_steps, weighted)
-        return UpdateResult({"loss": loss, **output.metrics}, self.priorities(output.error, batch.mask), share)
+        loss = output.loss if batch.weights is None else output.loss * batch.weights
+        kept = {"share": share}
+        priorities = self.priorities(output.error, batch.mask)
+        if priorities is not None:
+            kept["priority"] = priorities
+        return StageLoss(loss, output.metrics, kept, share)
 
     def loss(self, batch: SequenceBatch) -> SequenceLoss:
-        """The per-step loss. Both networks unroll from the stored state; a value comes from the state that is reached."""
+        """The per-step loss. Both networks unroll from the stored state, and a value comes from the state they reach."""
         steps = len(batch.action)
         with torch.no_grad():
             next_q_values = self._unroll(self.target, batch)
@@ -224,11 +217,11 @@ class RecurrentQLearning(QLearning):
         return sequence_td_loss(q_values, batch.action, target, self.config.huber_delta)
 
     def targets(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
-        """What the Q-values should be, from the values that the steps bootstrap from."""
+        """The targets of the Q-values, from the values to bootstrap from."""
         return reward + discount * value
 
     def priorities(self, error: Tensor, mask: Tensor) -> Tensor | None:
-        """(batch,) what prioritised replay should remember."""
+        """(batch,) the new priorities of the sequences; None if replay is uniform."""
         return None
 
     def _unroll(self, network: LSTMQNetwork, batch: SequenceBatch, steps: int | None = None) -> Tensor:
@@ -238,7 +231,7 @@ class RecurrentQLearning(QLearning):
         return network.q_values_sequence(batch.obs[rows], self._begin(network, batch), previous)[0]
 
     def _begin(self, network: LSTMQNetwork, batch: SequenceBatch) -> tuple[Tensor, ...]:
-        """The state before the sequences: the stored one, carried through the burn-in by the network as it is now."""
+        """The state before the sequences: the stored one, brought up to date by the burn-in with the current weights."""
         if batch.has_burn_in is None:
             return batch.state
         rows = slice(0, batch.burn_in)
@@ -248,39 +241,48 @@ class RecurrentQLearning(QLearning):
             chosen = batch.has_burn_in[:, None, None]
             return tuple(torch.where(chosen, after, stored) for after, stored in zip(burned, batch.state, strict=True))
 
-    def make_recorder(self, num_envs: int) -> Recorder:
-        return RecurrentRecorder(self.policy.initial_carry(num_envs)[:2])
-
-    def make_buffer(self, num_envs: int, streams: RandomStreams) -> RecurrentReplayBuffer:
+    def make_replay(self, num_envs: int) -> Replay[SequenceBatch]:
         config, spec = self.config, self.policy.spec
         least = config.sequence_length * (config.batch_size + num_envs)
-        if config.buffer_size < least:  # else a batch of whole sequences might never come together
+        if config.buffer_size < least:  # or a batch of whole sequences might never come together
             raise ConfigError(
                 f"algo_kwargs.buffer_size ({config.buffer_size}) must be at least sequence_length * (batch_size + num_envs), "
                 f"{least}"
             )
-        core = self.policy.network.core
-        return self._make_buffer(
+        state = self.policy.network.core.initial_state(num_envs)
+        buffer = self.make_buffer(
             {
                 "capacity": config.buffer_size,
                 "obs_shape": spec.observation.shape,
                 "obs_dtype": spec.observation.dtype,
                 "sequence_length": config.sequence_length,
-                "state_shapes": ((core.layers, core.hidden),) * 2,
+                "state_shapes": tuple(array.shape[1:] for array in state),
                 "gamma": config.gamma,
                 "num_envs": num_envs,
                 "masked_actions": spec.action.count if spec.action.masked else 0,
-                "rng": streams["replay"],
-                "device": self._target_parameters.device,
+                "rng": self.streams["replay"],
+                "device": self.target_network.vector.device,
             }
         )
+        return Replay(
+            RecurrentRecorder(state),
+            buffer,
+            batch_size=config.batch_size,
+            beta=self.importance_exponent(),
+            clip_reward=config.clip_reward,
+        )
 
-    def _make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:
+    def make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:
+        """The buffer, with the options that all recurrent learners share."""
         return RecurrentReplayBuffer(**options)
+
+    def importance_exponent(self) -> Schedule | None:
+        """Of prioritised replay, as a function of the env steps."""
+        return None
 
 
 def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
-    """What a config says of its network."""
+    """The settings that the network takes by name."""
     return {
         "encoder_sizes": config.encoder_sizes,
         "lstm_size": config.lstm_size,

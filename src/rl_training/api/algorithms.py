@@ -8,6 +8,7 @@ action, state = agent.predict(obs)
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import warnings
 from collections.abc import Mapping
@@ -18,12 +19,12 @@ import gymnasium as gym
 import numpy as np
 from typing_extensions import Self
 
-from rl_training.algorithms.base import Policy
+from rl_training.algorithms.policy import Policy
 from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv, env_name
 from rl_training.errors import ConfigError, SpaceError, did_you_mean
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
-from rl_training.experiment.registry import get_algorithm
+from rl_training.experiment.registry import AlgorithmClass, algorithms, get_algorithm, name_of
 from rl_training.experiment.run import TRAINING_PARTS, Run
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
@@ -47,11 +48,12 @@ def _warn(message: str) -> None:
 class ManagedAlgorithm:
     """What every algorithm's class can do. Settings are those of ``TrainConfig`` and of the algorithm, by name.
 
-    With ``output_dir`` the agent keeps a run directory (log, checkpoints) that ``resume`` can go on from; without, it
-    writes nothing until told to ``save``.
+    With ``output_dir`` the agent keeps a run directory (log, checkpoints) that ``resume`` can continue; without, it writes
+    nothing until ``save`` is called.
     """
 
     algo_name: ClassVar[str]
+    algorithm_class: ClassVar[AlgorithmClass]
 
     def __init__(self, env: EnvLike, **settings: Any) -> None:
         values, factory = _describe_env(env)
@@ -69,9 +71,9 @@ class ManagedAlgorithm:
 
     @classmethod
     def _sort(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings by where they belong: the run's own on top, the algorithm's under ``algo_kwargs``."""
+        """Settings by where they belong: the run's own at the top level, the algorithm's under ``algo_kwargs``."""
         common = set(TrainConfig.model_fields) - {"algo", "env_id", "algo_kwargs"}
-        own = set(get_algorithm(cls.algo_name).load().config_class.model_fields)
+        own = set(cls.algorithm_class.config_class.model_fields)
         for name in settings:
             if name not in common | own:
                 raise ConfigError(f"{cls.__name__} has no setting '{name}'{did_you_mean(name, common | own)}")
@@ -82,7 +84,7 @@ class ManagedAlgorithm:
     def from_config(cls, name_or_path: str, env: EnvLike | None = None, **settings: Any) -> Self:
         """An agent from a packaged config or a YAML file, with settings on top."""
         data = load_config_data(name_or_path)
-        if data.get("algo") != cls.algo_name:
+        if get_algorithm(str(data.get("algo"))) is not cls.algorithm_class:
             raise ConfigError(f"the config {name_or_path} is for '{data.get('algo')}', not for {cls.algo_name}")
         sorted_settings = cls._sort(settings)
         algo_kwargs = {**(data.get("algo_kwargs") or {}), **sorted_settings.pop("algo_kwargs")}
@@ -100,9 +102,9 @@ class ManagedAlgorithm:
         Ctrl-C finishes the step, saves if there is a run directory, and raises ``KeyboardInterrupt``.
         """
         if self._closed:
-            raise ConfigError("the agent is closed and cannot learn; load or resume it anew")
+            raise ConfigError("the agent is closed and cannot learn; load or resume it again")
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
-        asked = self.config.with_values(total_timesteps=total)  # checked, whatever comes of it
+        asked = self.config.with_values(total_timesteps=total)
         begun = self._trainer is not None and self._trainer.env_steps > 0
         if not begun or total > self.config.total_timesteps:  # a run that has begun can be stopped early, not shortened
             self.config = asked
@@ -157,7 +159,7 @@ class ManagedAlgorithm:
     ) -> tuple[Array, Carry]:
         """The action for one observation, or one per row of a batch; and the state to pass to the next call.
 
-        ``reward`` is what the action before earned, for policies that take it as an input.
+        ``reward`` is the previous reward, for policies that take it as an input.
         """
         env_steps = self._trainer.env_steps if self._trainer is not None else self.config.total_timesteps
         rng: np.random.Generator | None = None if deterministic else self._predict_rng
@@ -166,7 +168,7 @@ class ManagedAlgorithm:
         )
 
     def save(self, path: str | Path, *, full: bool = False) -> None:
-        """Writes a checkpoint: the policy, or with ``full`` everything that going on exactly needs (replay included)."""
+        """Writes a checkpoint: the policy, or with ``full`` everything that an exact continuation needs (replay included)."""
         if not full:
             save_policy(self.policy, self.config, Path(path))
         elif self._closed:
@@ -176,10 +178,10 @@ class ManagedAlgorithm:
 
     @classmethod
     def load(cls, path: str | Path, env: EnvLike | None = None) -> Self:
-        """An agent from a run directory or a checkpoint. If the checkpoint is a full one, ``learn`` goes on from it."""
+        """An agent from a run directory or a checkpoint. If the checkpoint is a full one, ``learn`` continues from it."""
         config, policy, checkpoint = load_policy(Path(path), _warn)
-        if config.algo != cls.algo_name:
-            right = get_algorithm(config.algo).class_name
+        if get_algorithm(config.algo) is not cls.algorithm_class:
+            right = get_algorithm(config.algo).public_name
             raise ConfigError(f"{path} holds a {config.algo} agent; load it with {right}.load")
         return cls._of_policy(config, policy, checkpoint, env)
 
@@ -192,12 +194,12 @@ class ManagedAlgorithm:
 
     @classmethod
     def resume(cls, run_dir: str | Path, env: EnvLike | None = None) -> Self:
-        """An agent at the last good checkpoint of a run directory; ``learn`` goes on in that directory."""
+        """An agent at the last good checkpoint of a run directory; ``learn`` continues in that directory."""
         factory = None if env is None else _factory_of(env)
         trainer = resume_training(Path(run_dir), factory=factory, warn=_warn)
-        if trainer.config.algo != cls.algo_name:
+        if not isinstance(trainer.algorithm, cls.algorithm_class):
             trainer.close()
-            right = get_algorithm(trainer.config.algo).class_name
+            right = get_algorithm(trainer.config.algo).public_name
             raise ConfigError(f"{run_dir} is a run of {trainer.config.algo}; resume it with {right}.resume")
         agent = cls.__new__(cls)
         agent._set_up(trainer.config, factory)
@@ -226,6 +228,7 @@ class ManagedAlgorithm:
                 _require_spaces(self._policy, trainer.pool.spec)
                 trainer.policy.load_state_dict(self._policy.state_dict())
                 trainer.algorithm.policy_loaded()
+                trainer.collector.refresh()
             self._trainer = trainer
         return self._trainer
 
@@ -245,7 +248,7 @@ class ManagedAlgorithm:
 
 
 def _describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
-    """What the config says of an environment, and what makes it if that is not enough."""
+    """An environment as config values, and the factory that makes it if those are not enough."""
     if isinstance(env, str):
         return {"env_id": env}, None
     if isinstance(env, gym.Env):
@@ -265,68 +268,30 @@ def _require_spaces(policy: Policy, spec: SpaceSpec) -> None:
         raise SpaceError("the spaces of the environment are not those that the policy was trained with")
 
 
-class DQN(ManagedAlgorithm):
-    """Deep Q-learning (Mnih et al. 2015)."""
-
-    algo_name = "dqn"
-
-
-class QRDQN(ManagedAlgorithm):
-    """Quantile regression DQN (Dabney et al. 2017)."""
-
-    algo_name = "qr_dqn"
+@functools.cache
+def managed(algorithm: str | AlgorithmClass) -> type[ManagedAlgorithm]:
+    """The managed class of an algorithm, which is given by its name, its ``module:Class`` path, or as a class."""
+    algorithm_class = get_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
+    name = algorithm if isinstance(algorithm, str) else name_of(algorithm)
+    doc = f"{algorithm_class.__doc__}\n\nThe agent whose updates are made by ``{algorithm_class.__module__}``."
+    members = {"algo_name": name, "algorithm_class": algorithm_class, "__doc__": doc, "__module__": __name__}
+    return type(algorithm_class.public_name, (ManagedAlgorithm,), members)
 
 
-class C51(ManagedAlgorithm):
-    """Categorical DQN (Bellemare et al. 2017); with all options on, Rainbow (Hessel et al. 2017)."""
-
-    algo_name = "c51"
-
-
-class DRQN(ManagedAlgorithm):
-    """Deep recurrent Q-learning (Hausknecht & Stone 2015)."""
-
-    algo_name = "drqn"
+def public_names() -> dict[str, str]:
+    """The managed classes of all registered algorithms: public name -> name of the algorithm."""
+    return {algorithm.public_name: name for name, algorithm in algorithms().items()}
 
 
-class R2D2(ManagedAlgorithm):
-    """Recurrent replay with priorities (Kapturowski et al. 2019), in one process."""
-
-    algo_name = "r2d2"
-
-
-class SAC(ManagedAlgorithm):
-    """Soft actor-critic (Haarnoja et al. 2018)."""
-
-    algo_name = "sac"
-
-
-class DrQ(ManagedAlgorithm):
-    """Data-regularized Q: SAC on randomly shifted images (Kostrikov et al. 2020)."""
-
-    algo_name = "drq"
-
-
-class DrQv2(ManagedAlgorithm):
-    """DrQ-v2: deterministic policy gradients on randomly shifted images (Yarats et al. 2021)."""
-
-    algo_name = "drqv2"
-
-
-class PPO(ManagedAlgorithm):
-    """Proximal policy optimisation (Schulman et al. 2017)."""
-
-    algo_name = "ppo"
-
-
-class RecurrentPPO(ManagedAlgorithm):
-    """PPO with an LSTM."""
-
-    algo_name = "recurrent_ppo"
+def __getattr__(name: str) -> type[ManagedAlgorithm]:
+    """One managed class per registered algorithm, made when it is first used."""
+    names = {} if name.startswith("_") else public_names()
+    if name not in names:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return managed(names[name])
 
 
 def load_agent(path: str | Path, env: EnvLike | None = None) -> ManagedAlgorithm:
     """An agent of whatever algorithm the run or checkpoint holds."""
     config, policy, checkpoint = load_policy(Path(path), _warn)
-    managed: type[ManagedAlgorithm] = globals()[get_algorithm(config.algo).class_name]
-    return managed._of_policy(config, policy, checkpoint, env)
+    return managed(config.algo)._of_policy(config, policy, checkpoint, env)

@@ -82,6 +82,11 @@ class FrameReplayBuffer(EpisodeRings):
         batch = self.gather(slots)
         return batch if weights is None else batch._replace(weights=weights, indices=slots)
 
+    def example(self, batch_size: int) -> TransitionBatch:
+        """A batch of the right shapes, whatever its content."""
+        batch = self.gather(np.zeros(batch_size, np.int64))
+        return batch if self._priorities is None else batch._replace(weights=torch.ones_like(batch.reward))
+
     def gather(self, slots: NDArray[np.int64]) -> TransitionBatch:
         """The transitions that begin in these slots. The tensors are new, not views of the rings."""
         next_slots = self._further(slots, self._columns["length"][slots])

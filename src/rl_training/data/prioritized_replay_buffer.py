@@ -85,6 +85,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         indices, weights = self._priorities.sample(batch_size, len(self), beta)
         return self.gather(indices)._replace(weights=torch.from_numpy(weights).to(self._device), indices=indices)
 
+    def example(self, batch_size: int) -> TransitionBatch:
+        batch = super().example(batch_size)
+        return batch._replace(weights=torch.ones_like(batch.reward))
+
     def update_priorities(self, indices: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
         self._priorities.update(indices, priorities)
 

@@ -156,9 +156,13 @@ class RecurrentReplayBuffer(EpisodeRings):
                 for states, state in zip(self._states, recorded.state, strict=True):
                     states[self._slot(env, begin) // self._stride] = state[env]
 
-    def sample(self, batch_size: int) -> SequenceBatch:
-        """``batch_size`` sequences, uniformly and with replacement."""
-        return self.gather(self._draw(batch_size, 0.0)[0])
+    def sample(self, batch_size: int, beta: float = 0.0) -> SequenceBatch:
+        """``batch_size`` sequences, uniformly and with replacement; uniform samples need no correction by ``beta``."""
+        return self.gather(self._draw(batch_size, beta)[0])
+
+    def example(self, batch_size: int) -> SequenceBatch:
+        """A batch of the right shapes, whatever its content."""
+        return self.gather(np.zeros(batch_size, np.int64))
 
     def gather(self, slots: NDArray[np.int64]) -> SequenceBatch:
         """The sequences that begin in these slots. The tensors are new, not views of the rings."""

@@ -98,8 +98,8 @@ class ReplayBuffer:
         self._next = (start + count) % self.capacity
         self._size = min(self._size + count, self.capacity)
 
-    def sample(self, batch_size: int) -> TransitionBatch:
-        """``batch_size`` transitions, uniformly and with replacement."""
+    def sample(self, batch_size: int, beta: float = 0.0) -> TransitionBatch:
+        """``batch_size`` transitions, uniformly and with replacement; uniform samples need no correction by ``beta``."""
         if self._size == 0:
             raise ValueError("cannot sample from an empty replay buffer")
         return self.gather(self._rng.integers(0, self._size, batch_size))
@@ -115,6 +115,10 @@ class ReplayBuffer:
         rows, batch = room
         self._rows.take(indices, out=rows, mode="clip")
         return batch if self._device.type == "cpu" else TransitionBatch(*map(self._to_device, batch))
+
+    def example(self, batch_size: int) -> TransitionBatch:
+        """A batch of the right shapes, whatever its content."""
+        return self.gather(np.zeros(batch_size, np.int64))
 
     def _make_room(self, count: int) -> tuple[NDArray[np.void], TransitionBatch]:
         """Memory for so many records, and its fields as tensors."""

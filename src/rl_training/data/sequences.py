@@ -1,4 +1,4 @@
-"""Cutting a rollout into sequences that never cross an episode, and dealing them out in minibatches.
+"""Cutting a rollout into sequences that never cross an episode, and splitting those into minibatches.
 
 Steps are numbered time-major: step t of environment i is t * envs + i.
 """
@@ -35,8 +35,8 @@ class Sequences(NamedTuple):
                 pieces += [(env, first, min(stride, end - first)) for first in range(begin, end, stride)]
         return cls(*np.array(pieces, np.int64).T)
 
-    def deal(self, count: int, rng: np.random.Generator) -> list[Index]:
-        """The indices of all sequences in a new order, in at most ``count`` parts of about as many steps each."""
+    def split(self, count: int, rng: np.random.Generator) -> list[Index]:
+        """The indices of all sequences in a new order, in at most ``count`` parts of about equally many steps."""
         order = rng.permutation(len(self.length))
         lengths = self.length[order]
         middle = np.cumsum(lengths) - lengths / 2

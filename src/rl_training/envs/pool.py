@@ -14,7 +14,7 @@ import functools
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,37 @@ class NonDeterministicEnvironment(UserWarning):
     """Replaying an episode's seed and actions did not lead back to the stored observation."""
 
 
-class EnvPool:
-    """``obs`` is what to act on now; ``step`` returns the true next observations and moves ``obs`` on."""
+class EnvPool(Protocol):
+    """N environments stepped together: all that collecting and evaluation need to know of them."""
+
+    num_envs: int
+    spec: SpaceSpec
+
+    @property
+    def obs(self) -> Array:
+        """Observations to act on, (env, ...). A fresh array each step: safe to keep."""
+
+    @property
+    def action_mask(self) -> NDArray[np.bool_] | None:
+        """Which actions are allowed now, (env, action), if the environment says so in ``info["action_mask"]``."""
+
+    def reset(self) -> None:
+        """Begins the first episode of every environment."""
+
+    def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
+        """Steps every environment (or only those in ``active``) and resets those whose episode ended."""
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state: State) -> list[int]:
+        """Returns the environments that could not be brought back to the saved moment and began a new episode."""
+
+    def close(self) -> None: ...
+
+
+class SeededEnvPool:
+    """The pool of environments made here, one seed per episode. ``obs`` is what to act on now; ``step`` returns the true next
+    observations and moves ``obs`` on."""
 
     def __init__(
         self,
@@ -70,10 +99,10 @@ class EnvPool:
             first.close()
             self._workers.append(self._make_worker())
         self._out_of_step = False
-        obs_spec = self.spec.observation
-        self._raw_shape = obs_spec.raw_shape
-        self._plain = obs_spec.shape == obs_spec.raw_shape and not obs_spec.one_hot_sizes
-        self._is_float = obs_spec.kind == "vector" and not obs_spec.one_hot_sizes
+        obs_spec, leaf = self.spec.observation, self.spec.observation.only
+        self._raw_shape = leaf.raw_shape
+        self._plain = leaf.shape == leaf.raw_shape and leaf.kind != "one_hot"
+        self._is_float = leaf.kind == "vector"
         self._obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
         self._is_discrete = self.spec.action.kind == "discrete"
         self._mask = np.ones((num_envs, self.spec.action.count), np.bool_) if self.spec.action.masked else None
@@ -82,7 +111,7 @@ class EnvPool:
         self._returns = [0.0] * num_envs
 
     def _describe(self, worker: LocalWorker) -> SpaceSpec:
-        """The spaces. Whether actions are masked only a reset tells."""
+        """The spaces. Whether actions are masked is known only after a reset."""
         spec = describe_spaces(worker.env, self.env_id)
         seed = self.episode_seed(0, 0)
         try:
@@ -94,7 +123,7 @@ class EnvPool:
 
     @property
     def action_mask(self) -> NDArray[np.bool_] | None:
-        """Which actions are allowed now, (env, action), if the environment tells in ``info["action_mask"]``."""
+        """Which actions are allowed now, (env, action), if the environment says so in ``info["action_mask"]``."""
         return self._mask
 
     @property
@@ -118,7 +147,7 @@ class EnvPool:
         """Steps every environment (or only those in ``active``; the others keep still) and resets the ended ones."""
         if self._out_of_step:
             self._get_back_in_step()
-        self._out_of_step = True  # until every environment has moved and everything is booked
+        self._out_of_step = True  # until every environment has moved and the bookkeeping is done
         indices = range(self.num_envs) if active is None else active
         env_actions = self.spec.action.to_env(actions)
         next_obs, next_mask = self._obs.copy(), self._copy_mask()
@@ -155,7 +184,7 @@ class EnvPool:
         return step, finished
 
     def _get_back_in_step(self) -> None:
-        """After a fault some environments have moved and others have not: leads all back to where the pool stands."""
+        """After a fault some environments have moved and others have not: brings all of them back to the pool's moment."""
         for i, worker in enumerate(self._workers):
             if isinstance(worker, ProcessWorker):  # it may have died, or have an answer under way
                 worker.close()
@@ -174,7 +203,7 @@ class EnvPool:
         return finished
 
     def _begin_episode(self, obs: Array, mask: NDArray[np.bool_] | None, i: int, number: int) -> None:
-        """Resets environment i and puts its first observation and mask into row i."""
+        """Resets environment i and stores its first observation and mask in row i."""
         seed = self.episode_seed(i, number)
         try:
             observed = self._workers[i].reset(seed)
@@ -195,7 +224,7 @@ class EnvPool:
         return derive_seed(self._seed, self._stream, env_index, number)
 
     def _store(self, out: Array, masks: NDArray[np.bool_] | None, i: int, observed: Observed) -> str | None:
-        """Puts what an environment observed into row i; returns what is wrong with it, if anything."""
+        """Stores what an environment observed in row i; returns what is wrong with it, if anything."""
         raw, mask = observed
         if getattr(raw, "shape", None) != self._raw_shape:
             raw = np.asarray(raw)
@@ -211,7 +240,7 @@ class EnvPool:
             if np.shape(mask) != masks.shape[1:]:
                 return f"the action_mask has shape {np.shape(mask)}, there are {masks.shape[1]} actions"
             masks[i] = mask
-            masks[i] |= not masks[i].any()  # nothing left to do: a terminal state, whose mask means nothing
+            masks[i] |= not masks[i].any()  # a terminal state: no action is left, and its mask means nothing
         return None
 
     def _fault(self, i: int, env_actions: Array, problem: str) -> EnvironmentFault:
@@ -237,10 +266,10 @@ class EnvPool:
         }
 
     def load_state_dict(self, state: State) -> list[int]:
-        """Replays each environment's episode so far. One that does not come back to the stored observation is said to
-        be not deterministic and begins its next episode; the indices of those are returned."""
+        """Replays each environment's episode so far. One that does not reach the stored observation is not deterministic: it
+        begins its next episode, with a warning, and its index is returned."""
         obs, mask = np.array(state["obs"]), self._copy_mask()
-        strayed = []
+        diverged = []
         for i in range(self.num_envs):
             number, actions = state["episode"][i], list(state["actions"][i])
             self._episode[i], self._actions[i], self._returns[i] = number, actions, state["returns"][i]
@@ -256,16 +285,16 @@ class EnvPool:
             warnings.warn(
                 f"{self.env_id} (index {i}) is not deterministic: playing its episode again (seed {seed}, {len(actions)} "
                 f"actions) led elsewhere{f' ({problem})' if problem else ''}, so a new episode begins and this run is not "
-                "an exact continuation. If its reset leaves something behind, set env_fresh: true.",
+                "an exact continuation. If its reset does not restore everything, set env_fresh: true.",
                 NonDeterministicEnvironment,
                 stacklevel=2,
             )
             self._begin_episode(obs, mask, i, number + 1)
             self._commit_episode(i, number + 1)
-            strayed.append(i)
+            diverged.append(i)
         self._obs, self._mask = obs, mask
         self._out_of_step = False
-        return strayed
+        return diverged
 
     def close(self) -> None:
         for worker in self._workers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import gymnasium as gym
@@ -24,16 +23,16 @@ def describe_spaces(env: gym.Env[Any, Any], env_id: str) -> SpaceSpec:
 def _describe_observation(space: spaces.Space[Any], env_id: str) -> ObservationSpec:
     if isinstance(space, spaces.Box):
         if space.dtype == np.uint8 and len(space.shape) == 3:
-            return ObservationSpec("image", space.shape, space.shape)
-        return ObservationSpec("vector", (math.prod(space.shape),), space.shape)
+            return ObservationSpec.image(*space.shape)
+        return ObservationSpec.vector(*space.shape)
     if isinstance(space, spaces.Discrete):
-        return ObservationSpec("vector", (int(space.n),), (), (int(space.n),), (int(space.start),))
+        return ObservationSpec.one_hot((int(space.n),), (int(space.start),), ())
     if isinstance(space, spaces.MultiDiscrete):
         sizes = tuple(int(size) for size in space.nvec.reshape(-1))
         starts = tuple(int(start) for start in space.start.reshape(-1))
-        return ObservationSpec("vector", (sum(sizes),), space.nvec.shape, sizes, starts)
+        return ObservationSpec.one_hot(sizes, starts, space.nvec.shape)
     if isinstance(space, spaces.MultiBinary):
-        return ObservationSpec("vector", (math.prod(space.shape),), space.shape)
+        return ObservationSpec.vector(*space.shape)
     raise SpaceError(
         f"{env_id} has {type(space).__name__} observations, which no algorithm here can use; wrap the environment with "
         "gymnasium.wrappers.FlattenObservation (in a config: the wrapper flatten_observation) to make them one vector"

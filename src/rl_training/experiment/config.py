@@ -14,7 +14,7 @@ import yaml
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticSerializationError
 
-from rl_training.algorithms.config import AlgorithmConfig, Count, OffPolicyConfig, OnPolicyConfig, Positive, StrictModel
+from rl_training.algorithms.config import AlgorithmConfig, Count, Positive, StrictModel
 from rl_training.envs.wrappers import wrapper_problem
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.packaged import packaged_configs
@@ -91,38 +91,8 @@ class TrainConfig(StrictModel):
         return wrappers
 
     @model_validator(mode="after")
-    def _warm_up_ends(self) -> TrainConfig:
-        settings = self.algo_kwargs
-        if not isinstance(settings, OffPolicyConfig):
-            return self
-        if settings.learning_starts >= self.total_timesteps:
-            raise ValueError(
-                f"algo_kwargs.learning_starts ({settings.learning_starts}) is not below total_timesteps "
-                f"({self.total_timesteps}), so nothing would be learned: lower the one or raise the other"
-            )
-        if settings.learning_starts + settings.train_freq > self.total_timesteps + self.num_envs:
-            raise ValueError(
-                f"algo_kwargs.train_freq ({settings.train_freq}) leaves no time for an update between learning_starts "
-                f"({settings.learning_starts}) and total_timesteps ({self.total_timesteps}): lower it or raise the total"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rollout_fits(self) -> TrainConfig:
-        settings = self.algo_kwargs
-        if not isinstance(settings, OnPolicyConfig):
-            return self
-        size = settings.n_steps * self.num_envs
-        if size > self.total_timesteps:
-            raise ValueError(
-                f"one rollout (algo_kwargs.n_steps {settings.n_steps} * num_envs {self.num_envs} = {size}) is longer than "
-                f"total_timesteps ({self.total_timesteps}), so nothing would be learned: lower the one or raise the other"
-            )
-        if settings.n_minibatches > size:
-            raise ValueError(
-                f"algo_kwargs.n_minibatches ({settings.n_minibatches}) is more than the steps of a rollout "
-                f"(algo_kwargs.n_steps {settings.n_steps} * num_envs {self.num_envs} = {size}): lower it"
-            )
+    def _something_is_learned(self) -> TrainConfig:
+        self.algo_kwargs.check_run(self.total_timesteps, self.num_envs)
         return self
 
     def describe(self) -> dict[str, Any]:
@@ -144,7 +114,7 @@ def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
         raise ConfigError("the config does not say which algorithm: add 'algo: dqn', or pass --algo")
     if "env_id" not in values:
         raise ConfigError("the config does not say which environment: add 'env_id: CartPole-v1', or pass --env")
-    config_class = get_algorithm(str(values["algo"])).load().config_class
+    config_class = get_algorithm(str(values["algo"])).config_class
     algo_kwargs = values.pop("algo_kwargs", None) or {}
     if not isinstance(algo_kwargs, Mapping):
         raise ConfigError(f"algo_kwargs must be a mapping of settings, not {algo_kwargs!r}")

@@ -1,18 +1,24 @@
 """Networks. Each is built from an explicit random generator and has no knowledge of losses or environments."""
 
 from rl_training.models.actor_critic import ActorCritic
-from rl_training.models.categorical_q_network import CategoricalQNetwork
 from rl_training.models.cnn import CNNDrQModel, CNNDrQv2Model, NatureCNN
 from rl_training.models.continuous import MLPActorCritic
+from rl_training.models.encoder import Encoder
 from rl_training.models.mlp import MLP
-from rl_training.models.mlp_q_network import MLPQNetwork, QNetwork
-from rl_training.models.mlp_qr_q_network import MLPQRQNetwork, QuantileQNetwork
+from rl_training.models.mlp_q_network import MLPQNetwork
+from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 from rl_training.models.noisy import NoisyLinear
 from rl_training.models.normalization import ObservationNormalizer, RunningMoments
+from rl_training.models.observation import EncoderConfig, make_encoder
 from rl_training.models.recurrent import LSTMCore, LSTMQNetwork, RecurrentActorCritic
-from rl_training.models.value_body import make_value_body
 from rl_training.models.value_head import ValueHead
-from rl_training.models.value_network import ValueNetwork
+from rl_training.models.value_network import (
+    CategoricalQNetwork,
+    QNetwork,
+    QuantileQNetwork,
+    ValueNetwork,
+    make_value_body,
+)
 
 __all__ = [
     "MLP",
@@ -20,6 +26,8 @@ __all__ = [
     "CNNDrQModel",
     "CNNDrQv2Model",
     "CategoricalQNetwork",
+    "Encoder",
+    "EncoderConfig",
     "LSTMCore",
     "LSTMQNetwork",
     "MLPActorCritic",
@@ -34,5 +42,6 @@ __all__ = [
     "RunningMoments",
     "ValueHead",
     "ValueNetwork",
+    "make_encoder",
     "make_value_body",
 ]

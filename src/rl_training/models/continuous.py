@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.mlp import MLP, through_torch
+from rl_training.models.cnn.nature import NatureCNN
+from rl_training.models.encoder import on_cpu, through_torch
+from rl_training.models.mlp import MLP
 from rl_training.types import Array
 
 #: of the standard deviation's logarithm
@@ -70,7 +72,7 @@ class TwinCritic(nn.Module):
         hidden: Sequence[int],
         generator: torch.Generator,
         *,
-        encoder: nn.Module | None = None,
+        encoder: NatureCNN | None = None,
         trunk: nn.Module | None = None,
     ) -> None:
         super().__init__()
@@ -101,20 +103,19 @@ class ContinuousActorCritic(nn.Module):
 
     def prepare(self, obs: Tensor) -> Tensor:
         """Observations as the encoders take them. It has no parameters, so an update does it once for all its passes."""
-        return obs
+        return obs if self.critic.encoder is None else self.critic.encoder.scale(obs)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """What the actor says of observations as the environment gives them."""
+        """The actor's output for observations that are not prepared."""
         prepared = self.prepare(obs)
         output: Tensor = self.actor(self.critic.encode(prepared) if self.shared_encoder else prepared)
         return output
 
     def numpy_forward(self) -> Callable[[Array], Array]:
-        """The same on numpy arrays, the fastest way there is. Good as long as the parameters stay where they are."""
-        parameter = next(self.parameters())
-        if parameter.device.type == "cpu" and self.actor.encoder is None and not self.shared_encoder:
+        """The same on numpy arrays. Valid as long as the parameters stay where they are."""
+        if on_cpu(self) and self.actor.encoder is None and not self.shared_encoder:
             return self.actor.mlp.numpy_forward()
-        return through_torch(self)
+        return through_torch(self, self)
 
 
 class GaussianActorCritic(ContinuousActorCritic):

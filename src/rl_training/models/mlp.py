@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.models.encoder import Encoder, on_cpu
 from rl_training.models.noisy import NoisyArrays, NoisyLinear
-from rl_training.models.undrawn import undrawn
+from rl_training.models.uninitialised import uninitialised
 from rl_training.types import Array
 
 #: By name, the same function for torch and for numpy. Both write over what they are given, which only they need: a tenth of
@@ -28,7 +29,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[NDArray[np.fl
 def make_linear(inputs: int, outputs: int, generator: torch.Generator, gain: float | None = None) -> nn.Linear:
     """A linear layer drawn from ``generator``: with a ``gain`` orthogonal weights of that scale and no bias (Saxe et al.,
     arXiv:1312.6120), without one PyTorch's usual initialisation, U(+-1/sqrt(inputs))."""
-    layer = undrawn(nn.Linear(inputs, outputs, device="meta"))
+    layer = uninitialised(nn.Linear(inputs, outputs, device="meta"))
     if gain is not None:
         nn.init.orthogonal_(layer.weight, gain, generator=generator)
         nn.init.zeros_(layer.bias)
@@ -39,7 +40,7 @@ def make_linear(inputs: int, outputs: int, generator: torch.Generator, gain: flo
     return layer
 
 
-class MLP(nn.Module):
+class MLP(Encoder):
     """Linear (or noisy) layers of these sizes, with an activation between them and, with ``activate_last``, after the last.
 
     With ``output_gain`` linear layers are orthogonal: sqrt(2) inside, that gain at the end.
@@ -65,7 +66,7 @@ class MLP(nn.Module):
         self.activation = activation
         self._activate = ACTIVATIONS[activation][0]
         self.activate_last = activate_last
-        self.features = sizes[-1]
+        self.out_features = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         # F.linear on the parameters: calling each layer as a module would cost as much again as the arithmetic.
@@ -76,10 +77,10 @@ class MLP(nn.Module):
                 x = self._activate(x)
         return x
 
-    def numpy_forward(self, noisy: bool = False) -> NumpyMLP:
-        """The same function on numpy arrays, with the noise of noisy layers or without. It reads the parameters where they
-        lie, so it follows every in-place update."""
-        return NumpyMLP(self, noisy)
+    def numpy_forward(self, noisy: bool = False) -> Callable[[Array], Array]:
+        """The same function on numpy arrays, with the noise of noisy layers or without. On the CPU it reads the parameters
+        where they are, so it follows every in-place update."""
+        return NumpyMLP(self, noisy) if on_cpu(self) else super().numpy_forward()
 
 
 class NumpyMLP:
@@ -103,15 +104,3 @@ class NumpyMLP:
             if active:
                 self._activate(x)
         return x
-
-
-def through_torch(module: nn.Module) -> Callable[[Array], Array]:
-    """A module as a function of numpy arrays, wherever it lives."""
-    device = next(module.parameters()).device
-
-    @torch.no_grad()
-    def call(x: Array) -> Array:
-        result: Array = module(torch.as_tensor(x, device=device)).cpu().numpy()
-        return result
-
-    return call

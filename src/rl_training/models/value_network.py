@@ -1,22 +1,74 @@
-"""What every network of the value family can do, whatever it learns."""
+"""The networks of the value family: an encoder, a head with one or more atoms per action, and what the atoms mean."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.models.cnn.nature import NATURE_LAYERS, Layer
+from rl_training.models.encoder import Encoder, on_cpu, through_torch
 from rl_training.models.mlp import MLP
+from rl_training.models.observation import EncoderConfig, make_encoder
 from rl_training.models.value_head import ValueHead
-from rl_training.types import Array
+from rl_training.types import Array, ObservationSpec
+
+
+def make_value_body(
+    spec: ObservationSpec,
+    actions: int,
+    hidden: Sequence[int],
+    generator: torch.Generator,
+    *,
+    atoms: int = 1,
+    dueling: bool = False,
+    noisy: bool = False,
+    cnn_layers: Sequence[Layer] = NATURE_LAYERS,
+) -> tuple[Encoder, ValueHead]:
+    """The trunk and the head of a value network.
+
+    On vectors all hidden layers but the last belong to the trunk, as dueling wants it; with images the trunk is the
+    convolutions alone.
+    """
+    in_trunk = 0 if spec.images else max(0, len(hidden) - 1)
+    trunk = make_encoder(spec, EncoderConfig(hidden=hidden[:in_trunk], cnn_layers=cnn_layers), generator)
+    head = ValueHead(trunk.out_features, hidden[in_trunk:], actions, generator, atoms=atoms, dueling=dueling, noisy=noisy)
+    return trunk, head
 
 
 class ValueNetwork(nn.Module, ABC):
-    """A trunk (an MLP, or a CNN for images) and a head. Subclasses say what the head's atoms mean."""
+    """Q-values of discrete actions, whatever is learned behind them."""
 
-    def __init__(self, trunk: nn.Module, head: ValueHead) -> None:
+    @abstractmethod
+    def q_values(self, obs: Tensor) -> Tensor:
+        """(batch, ...) observations -> (batch, action)."""
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        """The greedy actions, (batch,)."""
+        return self.q_values(obs).argmax(dim=1)
+
+    def q_function(self, noisy: bool = False) -> Callable[[Array], Array]:
+        """``q_values`` on numpy arrays, with the noise of noisy layers or without. Valid as long as the parameters stay where
+        they are. Through torch, unless a subclass is faster."""
+
+        def q_values(obs: Tensor) -> Tensor:
+            was_training = self.training
+            self.train(noisy)
+            values = self.q_values(obs)
+            self.train(was_training)
+            return values
+
+        return through_torch(q_values, self)
+
+
+class AtomNetwork(ValueNetwork):
+    """A trunk, and a head with one or more atoms per action. Subclasses define what the atoms mean."""
+
+    def __init__(self, trunk: Encoder, head: ValueHead) -> None:
         super().__init__()
         self.trunk = trunk
         self.head = head
@@ -27,32 +79,61 @@ class ValueNetwork(nn.Module, ABC):
         return atoms
 
     @abstractmethod
-    def q_values(self, obs: Tensor) -> Tensor:
-        """(batch, ...) observations -> (batch, action)."""
-
-    @abstractmethod
     def numpy_reduce(self, atoms: Array) -> Array:
-        """Q-values (batch, action) of the head's output (batch, action, atom)."""
-
-    @torch.no_grad()
-    def act(self, obs: Tensor) -> Tensor:
-        """The greedy actions, (batch,)."""
-        return self.q_values(obs).argmax(dim=1)
+        """Q-values (batch, action) of the head's output (batch, action, atom), on numpy arrays."""
 
     def q_function(self, noisy: bool = False) -> Callable[[Array], Array]:
-        """``q_values`` on numpy arrays, the fastest way there is, with the noise of noisy layers or without. Good as long as
-        the parameters stay where they are."""
-        device = next(self.parameters()).device
-        if device.type == "cpu" and isinstance(self.trunk, MLP):
-            trunk, head = self.trunk.numpy_forward(), self.head.numpy_forward(noisy)
-            return lambda obs: self.numpy_reduce(head(trunk(obs)))
+        if not (on_cpu(self) and isinstance(self.trunk, MLP)):
+            return super().q_function(noisy)
+        trunk, head = self.trunk.numpy_forward(), self.head.numpy_forward(noisy)
+        return lambda obs: self.numpy_reduce(head(trunk(obs)))
 
-        @torch.no_grad()
-        def through_torch(obs: Array) -> Array:
-            was_training = self.training
-            self.train(noisy)
-            values: Array = self.q_values(torch.as_tensor(obs, device=device)).cpu().numpy()
-            self.train(was_training)
-            return values
 
-        return through_torch
+class QNetwork(AtomNetwork):
+    """What DQN learns. ``forward``: (batch, ...) -> Q-values (batch, action)."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.atoms(obs).squeeze(2)
+
+    def q_values(self, obs: Tensor) -> Tensor:
+        return self.forward(obs)
+
+    def numpy_reduce(self, atoms: Array) -> Array:
+        return atoms[:, :, 0]
+
+
+class QuantileQNetwork(AtomNetwork):
+    """What QR-DQN learns. ``forward``: (batch, ...) -> quantiles of the return (batch, action, quantile); a Q-value is their
+    mean."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.atoms(obs)
+
+    def q_values(self, obs: Tensor) -> Tensor:
+        return self.forward(obs).mean(dim=2)
+
+    def numpy_reduce(self, atoms: Array) -> Array:
+        values: Array = atoms.mean(axis=2)
+        return values
+
+
+class CategoricalQNetwork(AtomNetwork):
+    """What C51 learns. ``forward``: (batch, ...) -> logits (batch, action, atom) over ``support``; a Q-value is its
+    mean."""
+
+    support: Tensor
+
+    def __init__(self, trunk: Encoder, head: ValueHead, v_min: float, v_max: float) -> None:
+        super().__init__(trunk, head)
+        self.register_buffer("support", torch.linspace(v_min, v_max, head.atoms))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.atoms(obs)
+
+    def q_values(self, obs: Tensor) -> Tensor:
+        return self.forward(obs).softmax(dim=2) @ self.support
+
+    def numpy_reduce(self, atoms: Array) -> Array:
+        weights = np.exp(atoms - atoms.max(axis=2, keepdims=True))
+        values: Array = (weights @ self.support.numpy()) / weights.sum(axis=2)
+        return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.errors import CompilationError, ConfigError
@@ -12,11 +13,24 @@ from rl_training.runtime.learner import Learner
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.signals import StopRequest
 
+#: What compiling costs and what it saves, CPU seconds of one core, fitted to measurements (docs/adr/0007).
+SECONDS_TO_COMPILE = 20.0
+SAVED_PER_STAGE = 0.35e-3
+SAVED_PER_ROW = 2.5e-6  # of each stage
+SAVED_PER_TERM = 7.2e-9  # of a loss that is a double sum
+
+
+def repaid_after(algorithm: Algorithm[Any, Any], num_envs: int) -> int:
+    """After about how many updates of a small network its compilation from scratch is repaid."""
+    per_stage = SAVED_PER_STAGE + SAVED_PER_ROW * algorithm.rows_per_update(num_envs)
+    saved = algorithm.updater.stages * per_stage + SAVED_PER_TERM * algorithm.loss_terms()
+    return int(round(SECONDS_TO_COMPILE / saved, -2))
+
 
 class Compilation:
     """The mode of a run's updates. Both modes compute the same, but round differently, so a run must stay in its own."""
 
-    def __init__(self, config: TrainConfig, algorithm: Algorithm, learner: Learner, timer: PhaseTimer) -> None:
+    def __init__(self, config: TrainConfig, algorithm: Algorithm[Any, Any], learner: Learner, timer: PhaseTimer) -> None:
         self.in_force: bool | None = None  # None: not decided yet
         self._algorithm, self._learner, self._timer = algorithm, learner, timer
         self._ready = False
@@ -45,11 +59,11 @@ class Compilation:
         algorithm = self._algorithm
         if algorithm.why_not_compiled() is not None:
             return False
-        if algorithm.policy.spec.observation.kind == "image":
+        if algorithm.policy.spec.observation.images:
             progress.note("compile: auto is off: convolutions are bound by arithmetic and gain little")
             return False
         updates = config.algo_kwargs.updates_in(config.total_timesteps, config.num_envs)
-        enough = algorithm.compile_repaid_after()
+        enough = repaid_after(algorithm, config.num_envs)
         repays = updates >= enough
         progress.note(
             f"compile: auto is {'on' if repays else 'off'}: {updates} updates are ahead, and about {enough} repay the "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from rl_training.algorithms.value import ValueAlgorithm
 from rl_training.experiment.config import TrainConfig
-from rl_training.runtime.sessions import train_to_end
+from rl_training.runtime.sessions import train_family
 from rl_training.runtime.trainer import TrainResult
 
 
 def train_dqn(config: TrainConfig) -> TrainResult:
     """Trains from a config to the end and returns what was reached and where it is."""
-    return train_to_end(config, train_dqn)
+    return train_family(config, ValueAlgorithm, "train_dqn")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.algorithms.base import Policy
+from rl_training.algorithms.policy import Policy
 from rl_training.envs.pool import EnvPool
 
 

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from rl_training.algorithms.base import ExportModule, Policy
+from rl_training.algorithms.policy import ExportModule, Policy
 from rl_training.errors import CheckpointError, ConfigError, MissingExtraError
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.runtime.inference import build_policy, predict
@@ -85,13 +85,12 @@ def _first_inputs(module: ExportModule, obs: Array) -> list[torch.Tensor]:
 def random_observations(spec: SpaceSpec, count: int) -> Array:
     """Raw observations (count, *raw_shape) to compare two policies on, the same in every call."""
     rng = np.random.default_rng(0)
-    observation = spec.observation
-    shape = (count, *observation.raw_shape)
-    if observation.one_hot_sizes:
-        sizes = np.asarray(observation.one_hot_sizes)
-        starts = np.asarray(observation.one_hot_starts)
-        return (starts + rng.integers(0, sizes, (count, len(sizes)))).reshape(shape)
-    if observation.kind == "image":
+    leaf = spec.observation.only
+    shape = (count, *leaf.raw_shape)
+    if leaf.kind == "one_hot":
+        sizes = np.asarray(leaf.sizes)
+        return (np.asarray(leaf.starts) + rng.integers(0, sizes, (count, len(sizes)))).reshape(shape)
+    if leaf.kind == "image":
         return rng.integers(0, 256, shape, np.uint8)
     return rng.standard_normal(shape).astype(np.float32)
 
@@ -145,7 +144,7 @@ def _export_onnx(policy: Policy, config: TrainConfig, path: Path) -> float:
             path,
             input_names=input_names,
             output_names=[*module.output_names, *(f"next_{name}" for name in module.state_names)],
-            dynamic_shapes=tuple({0: batch} for _ in inputs),
+            dynamic_shapes=({0: batch}, tuple({0: batch} for _ in inputs[1:])) if inputs[1:] else ({0: batch},),
             dynamo=True,
             external_data=False,
             verbose=False,

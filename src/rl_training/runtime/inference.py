@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.algorithms.base import Policy, init_generator
+from rl_training.algorithms.base import init_generator
+from rl_training.algorithms.policy import Policy
 from rl_training.errors import CheckpointError, ObservationError
 from rl_training.experiment.checkpoint import read_checkpoint, write_checkpoint
 from rl_training.experiment.config import TrainConfig, resolve_config
@@ -46,9 +47,7 @@ def save_policy(policy: Policy, config: TrainConfig, path: Path) -> None:
 
 def build_policy(config: TrainConfig, spec: SpaceSpec) -> Policy:
     """A policy with its initial weights, on the CPU."""
-    algorithm: Any = get_algorithm(config.algo).load()
-    policy: Policy = algorithm.make_policy(config.algo_kwargs, spec, init_generator(config.seed))
-    return policy
+    return get_algorithm(config.algo).make_policy(config.algo_kwargs, spec, init_generator(config.seed))
 
 
 def predict(
@@ -135,7 +134,8 @@ def _as_mask(action_mask: Any, rows: int, spec: SpaceSpec) -> NDArray[np.bool_] 
 
 
 def _as_batch(obs: Any, spec: SpaceSpec) -> tuple[Array, bool]:
-    expected = spec.observation.raw_shape
+    leaf = spec.observation.only
+    expected = leaf.raw_shape
     try:
         array = np.asarray(obs)
         if array.dtype != np.uint8:
@@ -147,15 +147,14 @@ def _as_batch(obs: Any, spec: SpaceSpec) -> tuple[Array, bool]:
         raise ObservationError(f"the observation has shape {array.shape}; this policy takes {expected}, or a batch of those")
     if not (np.abs(array) <= np.finfo(np.float32).max).all():
         raise ObservationError("the observation contains NaN, infinity or a number beyond float32")
-    if spec.observation.kind == "image" and ((array < 0) | (array > 255) | (array % 1 != 0)).any():
+    if leaf.kind == "image" and ((array < 0) | (array > 255) | (array % 1 != 0)).any():
         raise ObservationError("an image observation must be whole numbers from 0 to 255")
     batch = array[None] if single else array
-    sizes = spec.observation.one_hot_sizes
-    if sizes:
-        starts = np.asarray(spec.observation.one_hot_starts)
+    if leaf.kind == "one_hot":
+        starts = np.asarray(leaf.starts)
         index = batch.reshape(len(batch), -1) - starts
-        if (index != index.round()).any() or (index < 0).any() or (index >= np.asarray(sizes)).any():
+        if (index != index.round()).any() or (index < 0).any() or (index >= np.asarray(leaf.sizes)).any():
             raise ObservationError(
-                f"the observation must be whole numbers from {starts.tolist()}, {list(sizes)} of them each"
+                f"the observation must be whole numbers that start at {starts.tolist()}, with {list(leaf.sizes)} values each"
             )
     return batch, single

@@ -1,36 +1,44 @@
-"""Learning from what the loop collects: record, store, sample, update, each when it is due."""
+"""Learning from what is collected: record, store, sample, update, each when it is due."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from rl_training.algorithms.base import Buffer, OffPolicyAlgorithm
-from rl_training.rng import RandomStreams
+from rl_training.algorithms.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
+from rl_training.data import RolloutBuffer
 from rl_training.runtime.cadence import Due, PhaseTimer
-from rl_training.types import PolicyOutput, State, Step, UpdateResult
+from rl_training.runtime.collector import Collected
+from rl_training.types import State, UpdateResult
 
 
 class Learner(ABC):
-    """What the loop hands its steps to. All that it knows is in its states."""
+    """Takes in the collected steps and updates the algorithm. Everything it knows is in its states."""
 
-    updates: int
     separate_replay: ClassVar[bool] = False  # whether ``replay_state`` holds something, which need not be saved each time
 
+    def __init__(self, algorithm: Algorithm[Any, Any], timer: PhaseTimer) -> None:
+        self._learning, self._timer = algorithm, timer
+        self._last: UpdateResult | None = None
+        self._restored_metrics: dict[str, float] = {}
+
     @property
-    @abstractmethod
+    def updates(self) -> int:
+        return self._learning.updates
+
+    @property
     def metrics(self) -> dict[str, float]:
         """What the last update measured."""
+        return self._restored_metrics if self._last is None else self._last.metrics
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """The memory that the stored experience takes, at the most."""
+        """The memory that the stored experience takes, at most."""
 
     @abstractmethod
-    def observe(self, step: Step, output: PolicyOutput, env_steps: int) -> None:
-        """Takes in one step of all environments, with what the policy gave for it (the carry in it is the one after the
-        step, not yet reset), and makes the updates that it makes due."""
+    def observe(self, collected: Collected, env_steps: int) -> None:
+        """Takes in one step of all environments and makes the updates that it makes due."""
 
     @abstractmethod
     def compile(self) -> None:
@@ -38,16 +46,17 @@ class Learner(ABC):
 
     @abstractmethod
     def discard(self, env_index: int) -> None:
-        """Forgets the open items of an environment whose episode cannot go on."""
+        """Forgets the open items of an environment whose episode cannot continue."""
 
-    @abstractmethod
-    def state_dict(self) -> State: ...
+    def state_dict(self) -> State:
+        return {"algorithm": self._learning.state_dict(), "metrics": dict(self.metrics)}
 
-    @abstractmethod
-    def load_state_dict(self, state: State) -> None: ...
+    def load_state_dict(self, state: State) -> None:
+        self._learning.load_state_dict(state["algorithm"])
+        self._last, self._restored_metrics = None, state["metrics"]
 
     def replay_state(self) -> State | None:
-        """The stored experience, if it is large enough to be saved on its own and less often."""
+        """The stored experience, if it is large enough to be saved separately and less often."""
         return None
 
     def load_replay_state(self, state: State | None, env_steps: int) -> None:
@@ -56,81 +65,114 @@ class Learner(ABC):
 
 
 class OffPolicyLearner(Learner):
-    """Recorder -> buffer -> algorithm, for every algorithm that learns from replay."""
+    """Replay -> algorithm, for every algorithm that learns from replayed experience."""
 
     separate_replay = True
 
-    def __init__(self, algorithm: OffPolicyAlgorithm, num_envs: int, streams: RandomStreams, timer: PhaseTimer) -> None:
+    def __init__(self, algorithm: OffPolicyAlgorithm[Any, Any], num_envs: int, timer: PhaseTimer) -> None:
+        super().__init__(algorithm, timer)
         self.algorithm = algorithm
-        self.recorder = algorithm.make_recorder(num_envs)
-        self.buffer: Buffer = algorithm.make_buffer(num_envs, streams)
-        self.updates = 0
+        self.replay = algorithm.make_replay(num_envs)
         self._learn_from = algorithm.config.learning_starts
         self._due = Due(algorithm.config.train_freq)
-        self._timer = timer
-        self._last: UpdateResult | None = None
-        self._restored_metrics: dict[str, float] = {}
 
     @property
     def nbytes(self) -> int:
-        return self.buffer.nbytes
+        return self.replay.nbytes
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        return self._restored_metrics if self._last is None else self._last.metrics
-
-    def observe(self, step: Step, output: PolicyOutput, env_steps: int) -> None:
-        limit = self.algorithm.config.clip_reward
-        if limit is not None:
-            step = step._replace(reward=step.reward.clip(-limit, limit))
-        items = self.recorder.record(step, output.carry)
-        if items is not None:
-            self.buffer.add(items)
-        self._timer.lap("rest")
-        config = self.algorithm.config
-        if env_steps < self._learn_from or len(self.buffer) < config.batch_size:
+    def observe(self, collected: Collected, env_steps: int) -> None:
+        replay, algorithm, timer = self.replay, self.algorithm, self._timer
+        replay.observe(collected.step, collected.carry)
+        timer.lap("rest")
+        if env_steps < self._learn_from or len(replay) < replay.batch_size:
             return
-        self._due.add(len(step.reward))
-        for _ in range(self._due.settle() * config.gradient_steps):
-            batch = self.algorithm.sample(self.buffer, env_steps)
-            self._timer.lap("sampling")
-            self._last = self.algorithm.update(batch, env_steps)
-            self.updates += 1
-            self._timer.lap("update")
+        self._due.add(len(collected.step.reward))
+        for _ in range(self._due.settle() * algorithm.config.gradient_steps):
+            batch = replay.sample(env_steps)
+            timer.lap("sampling")
+            self._last = algorithm.update(batch, env_steps)
+            timer.lap("update")
             if batch.indices is not None and self._last.priorities is not None:
-                self.buffer.update_priorities(batch.indices, self._last.priorities.cpu().numpy())
-                self._timer.lap("sampling")
+                replay.update_priorities(batch, self._last.priorities.cpu().numpy())
+                timer.lap("sampling")
 
     def compile(self) -> None:
-        self.algorithm.compile(self.buffer)
+        self.algorithm.compile(self.replay.example())
 
     def discard(self, env_index: int) -> None:
-        self.recorder.discard(env_index)
-        self.buffer.discard(env_index)
+        self.replay.discard(env_index)
 
     def state_dict(self) -> State:
         return {
-            "algorithm": self.algorithm.state_dict(),
-            "recorder": self.recorder.state_dict(),
-            "updates": self.updates,
+            **super().state_dict(),
+            "recorder": self.replay.recorder.state_dict(),
             "learn_from": self._learn_from,
             "owed": self._due.owed,
-            "metrics": dict(self.metrics),
         }
 
     def load_state_dict(self, state: State) -> None:
-        self.algorithm.load_state_dict(state["algorithm"])
-        self.recorder.load_state_dict(state["recorder"])
-        self.updates = state["updates"]
+        super().load_state_dict(state)
+        self.replay.recorder.load_state_dict(state["recorder"])
         self._learn_from = state["learn_from"]
         self._due.owed = state["owed"]
-        self._last, self._restored_metrics = None, state["metrics"]
 
     def replay_state(self) -> State:
-        return self.buffer.state_dict()
+        return self.replay.buffer.state_dict()
 
     def load_replay_state(self, state: State | None, env_steps: int) -> None:
-        if state is None:  # learn nothing until the empty replay has been filled as far as at the start of a run
+        if state is None:  # learn nothing until the empty replay is as full as at the start of a run
             self._learn_from = env_steps + self.algorithm.config.learning_starts
         else:
-            self.buffer.load_state_dict(state)
+            self.replay.buffer.load_state_dict(state)
+
+
+class OnPolicyLearner(Learner):
+    """Rollout -> algorithm, for every algorithm that learns from what its policy has just done."""
+
+    def __init__(self, algorithm: OnPolicyAlgorithm[Any], num_envs: int, timer: PhaseTimer) -> None:
+        super().__init__(algorithm, timer)
+        self.algorithm = algorithm
+        spec, policy = algorithm.policy.spec, algorithm.policy
+        self.rollout = RolloutBuffer(
+            algorithm.config.n_steps,
+            num_envs,
+            spec.observation.shape,
+            spec.action.shape,
+            obs_dtype=spec.observation.dtype,
+            action_dtype=spec.action.dtype,
+            masked_actions=spec.action.count if spec.action.masked else 0,
+            carry=policy.initial_carry(num_envs),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return self.rollout.nbytes
+
+    def observe(self, collected: Collected, env_steps: int) -> None:
+        self.rollout.add(collected.step, collected.carry, collected.next_carry, collected.action_mask)
+        self._timer.lap("rest")
+        if self.rollout.full:
+            self._last = self.algorithm.update(self.rollout.rollout(), env_steps)
+            self.rollout.clear()
+            self._timer.lap("update")
+
+    def compile(self) -> None:
+        self.algorithm.compile(self.rollout.whole())
+
+    def discard(self, env_index: int) -> None:
+        self.rollout.end_episode(env_index)
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "rollout": self.rollout.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.rollout.load_state_dict(state["rollout"])
+
+
+def make_learner(algorithm: Algorithm[Any, Any], num_envs: int, timer: PhaseTimer) -> Learner:
+    """The learner of the algorithm's family."""
+    if isinstance(algorithm, OnPolicyAlgorithm):
+        return OnPolicyLearner(algorithm, num_envs, timer)
+    assert isinstance(algorithm, OffPolicyAlgorithm), f"{type(algorithm).__name__} belongs to neither family"
+    return OffPolicyLearner(algorithm, num_envs, timer)

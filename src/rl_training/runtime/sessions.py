@@ -1,4 +1,4 @@
-"""Beginning a run and going on with one."""
+"""Starting a run and resuming one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def start_training(
     command: str | None = None,
 ) -> Trainer:
     """A trainer at step 0 with a new run directory."""
-    # The environment comes first: a mistake there must not leave an empty run behind.
+    # The environment comes first, so that a mistake there does not leave an empty run behind.
     trainer = Trainer(config, factory=factory, progress=progress)
     try:
         trainer.require_room_to_save()
@@ -36,17 +36,22 @@ def start_training(
     return trainer
 
 
-def train_to_end(config: TrainConfig, entry: Callable[[TrainConfig], TrainResult]) -> TrainResult:
-    """A whole run in a directory of its own, for the function that users call; of algorithms that are not its own it names
-    the right one."""
-    right = get_algorithm(config.algo).load_trainer()
-    if right is not entry:
-        raise ConfigError(f"{entry.__name__} does not train {config.algo}; use {right.__name__}")
+def train(config: TrainConfig) -> TrainResult:
+    """Trains any algorithm from a config to the end, in a run directory."""
     trainer = start_training(config, progress=choose_progress())
     try:
         return trainer.train()
     finally:
         trainer.close()
+
+
+def train_family(config: TrainConfig, family: type, entry: str) -> TrainResult:
+    """``train``, for an entry that is meant for one family of algorithms."""
+    if not issubclass(get_algorithm(config.algo), family):
+        raise ConfigError(
+            f"{entry} does not train {config.algo}; use rl_training.runtime.sessions.train, which trains every algorithm"
+        )
+    return train(config)
 
 
 def resume_training(
@@ -59,7 +64,7 @@ def resume_training(
 ) -> Trainer:
     """A trainer at the last good checkpoint of a run directory, or at the checkpoint that the path names.
 
-    A run that was stopped before its first checkpoint begins again, which is the same run.
+    A run that was stopped before its first checkpoint starts over, which is the same run.
     """
     run_path, checkpoint = owning_run(path)
     run = open_run(run_path)
@@ -71,7 +76,7 @@ def resume_training(
         trainer.require_room_to_save()
         if checkpoint is not None:
             if REPLAY_PART not in read_manifest(checkpoint)["parts"]:
-                warn(f"{checkpoint} holds no replay, so training goes on with an empty one and not bit for bit as before")
+                warn(f"{checkpoint} holds no replay, so training continues with an empty one and no longer bit for bit")
             trainer.restore(checkpoint)
         run.rewind_to(checkpoint)
         run.extend(config.total_timesteps)
@@ -82,7 +87,7 @@ def resume_training(
 
 
 def _extended(run: Run, reached: int, total_timesteps: int | None) -> TrainConfig:
-    """The run's config with a new end, if one is given and it still lies ahead."""
+    """The run's config with a new total, if one is given; it must not lie behind what is reached."""
     if total_timesteps is None:
         return run.config
     if total_timesteps < reached:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv
-from rl_training.envs.pool import EnvPool
+from rl_training.envs.pool import EnvPool, SeededEnvPool
 from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
@@ -25,7 +25,7 @@ def make_pool(
             "environment"
         )
     factory = factory or RegisteredEnv(config.env_id, config.env_kwargs)
-    return EnvPool(
+    return SeededEnvPool(
         WrappedEnv(factory, config.wrappers) if config.wrappers else factory,
         num_envs=num_envs,
         seed=config.seed,

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.algorithms.base import Policy
+from rl_training.algorithms.policy import Policy
 from rl_training.envs.factory import Env, EnvFactory, RegisteredEnv, env_name
 from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.config import TrainConfig

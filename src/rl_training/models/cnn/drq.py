@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.cnn.nature import NATURE_LAYERS, Layer, NatureCNN, scale_images
+from rl_training.models.cnn.nature import NATURE_LAYERS, Layer, NatureCNN
 from rl_training.models.continuous import Actor, GaussianActorCritic, TwinCritic
 from rl_training.models.mlp import MLP, make_linear
 
@@ -19,7 +19,7 @@ PAPER_FEATURES = 50
 
 
 class Trunk(nn.Module):
-    """Linear, layer normalisation, tanh: what each of actor and critic makes of the convolutions they share."""
+    """Linear, layer normalisation, tanh: actor and critic each have one on the convolutions that they share."""
 
     def __init__(self, inputs: int, features: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Trunk(nn.Module):
 
 
 def orthogonalize(module: nn.Module, generator: torch.Generator) -> None:
-    """The initialisation of both papers' code: orthogonal weights, scaled by sqrt(2) in convolutions, and no biases."""
+    """The initialisation of both papers' code: orthogonal weights, scaled by sqrt(2) in convolutions, and zero biases."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             gain = math.sqrt(2.0) if isinstance(layer, nn.Conv2d) else 1.0
@@ -56,21 +56,18 @@ class CNNDrQModel(GaussianActorCritic):
         cnn_layers: Sequence[Layer] | None = None,
         cnn_features: int | None = None,
     ) -> None:
-        encoders: list[nn.Module]
-        convolutions = None
+        actor_encoder: nn.Module
         if paper:
             features = cnn_features or PAPER_FEATURES
             convolutions = NatureCNN(shape, generator, None, cnn_layers or PAPER_LAYERS)
-            encoders = [Trunk(convolutions.features, features, generator) for _ in range(2)]
+            actor_encoder, trunk = (Trunk(convolutions.out_features, features, generator) for _ in range(2))
         else:
-            features = cnn_features or 512
-            encoders = [NatureCNN(shape, generator, features, cnn_layers or NATURE_LAYERS) for _ in range(2)]
-        actor = Actor(MLP([features, *hidden, 2 * actions], generator), encoder=encoders[0])
-        parts = {"encoder": convolutions, "trunk": encoders[1]} if paper else {"encoder": encoders[1]}
-        critic = TwinCritic(features, actions, hidden, generator, **parts)
+            # Without the paper's layer normalisation, bright images must be centred, or nothing else in them is learned.
+            features, trunk = cnn_features or 512, None
+            actor_encoder, convolutions = (
+                NatureCNN(shape, generator, features, cnn_layers or NATURE_LAYERS, centre=True) for _ in range(2)
+            )
+        actor = Actor(MLP([features, *hidden, 2 * actions], generator), encoder=actor_encoder)
+        critic = TwinCritic(features, actions, hidden, generator, encoder=convolutions, trunk=trunk)
         super().__init__(actor, critic, actions, shared_encoder=paper, smooth_std=paper)
         orthogonalize(self, generator)
-
-    def prepare(self, obs: Tensor) -> Tensor:
-        # Without the paper's layer normalisation, bright pictures must be centred or nothing else in them is seen for long.
-        return scale_images(obs) if self.shared_encoder else scale_images(obs).sub_(0.5)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from rl_training.models.cnn.drq import PAPER_FEATURES, PAPER_LAYERS, Trunk, orthogonalize
-from rl_training.models.cnn.nature import Layer, NatureCNN, scale_images
+from rl_training.models.cnn.nature import Layer, NatureCNN
 from rl_training.models.continuous import Actor, ContinuousActorCritic, TwinCritic
 from rl_training.models.mlp import MLP
 
@@ -27,12 +26,9 @@ class CNNDrQv2Model(ContinuousActorCritic):
         cnn_features: int | None = None,
     ) -> None:
         features = cnn_features or PAPER_FEATURES
-        convolutions = NatureCNN(shape, generator, None, cnn_layers or PAPER_LAYERS)
-        actor_trunk, critic_trunk = (Trunk(convolutions.features, features, generator) for _ in range(2))
+        convolutions = NatureCNN(shape, generator, None, cnn_layers or PAPER_LAYERS, centre=True)
+        actor_trunk, critic_trunk = (Trunk(convolutions.out_features, features, generator) for _ in range(2))
         actor = Actor(MLP([features, *hidden, actions], generator), encoder=actor_trunk)
         critic = TwinCritic(features, actions, hidden, generator, encoder=convolutions, trunk=critic_trunk)
         super().__init__(actor, critic, actions, shared_encoder=True)
         orthogonalize(self, generator)
-
-    def prepare(self, obs: Tensor) -> Tensor:
-        return scale_images(obs).sub_(0.5)

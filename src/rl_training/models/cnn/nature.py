@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.errors import SpaceError
+from rl_training.models.encoder import Encoder
 from rl_training.models.mlp import make_linear
-from rl_training.models.undrawn import undrawn
+from rl_training.models.uninitialised import uninitialised
 
 #: filters, kernel, stride
 Layer = tuple[int, int, int]
@@ -20,7 +21,7 @@ NATURE_LAYERS: tuple[Layer, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 def make_conv(inputs: int, outputs: int, kernel: int, stride: int, generator: torch.Generator) -> nn.Conv2d:
     """A convolution with PyTorch's usual initialisation, drawn from ``generator``."""
-    layer = undrawn(nn.Conv2d(inputs, outputs, kernel, stride, device="meta"))
+    layer = uninitialised(nn.Conv2d(inputs, outputs, kernel, stride, device="meta"))
     bound = 1.0 / math.sqrt(inputs * kernel * kernel)
     for parameter in (layer.weight, layer.bias):
         assert parameter is not None
@@ -29,15 +30,15 @@ def make_conv(inputs: int, outputs: int, kernel: int, stride: int, generator: to
 
 
 def scale_images(images: Tensor) -> Tensor:
-    """Bytes to 0..1, in channels-last memory, which suits CPU kernels."""
+    """Bytes to 0..1, in channels-last memory, which CPU kernels prefer."""
     return images.contiguous(memory_format=torch.channels_last).to(torch.float32).div_(255.0)
 
 
-class NatureCNN(nn.Module):
+class NatureCNN(Encoder):
     """(batch, channel, height, width) uint8 in 0..255 -> (batch, features), with ReLU after each layer. Without
     ``features`` the linear layer is left out.
 
-    Who looks at the same images more than once hands in what ``scale_images`` made of them.
+    Images are scaled to 0..1, or with ``centre`` to -0.5..0.5; ``scale`` does it once for several passes.
     """
 
     def __init__(
@@ -46,8 +47,11 @@ class NatureCNN(nn.Module):
         generator: torch.Generator,
         features: int | None = 512,
         layers: Sequence[Layer] = NATURE_LAYERS,
+        *,
+        centre: bool = False,
     ) -> None:
         super().__init__()
+        self._centre = centre
         channels, height, width = shape
         convs = []
         for filters, kernel, stride in layers:
@@ -63,10 +67,15 @@ class NatureCNN(nn.Module):
         self.layers = nn.ModuleList(convs)
         flat = channels * height * width
         self.head = None if features is None else make_linear(flat, features, generator)
-        self.features = flat if features is None else features
+        self.out_features = flat if features is None else features
+
+    def scale(self, images: Tensor) -> Tensor:
+        """Bytes as the floating-point numbers that the convolutions take."""
+        scaled = scale_images(images)
+        return scaled.sub_(0.5) if self._centre else scaled
 
     def forward(self, images: Tensor) -> Tensor:
-        x = scale_images(images) if images.dtype == torch.uint8 else images
+        x = self.scale(images) if images.dtype == torch.uint8 else images
         for conv in self.convs:
             x = torch.relu_(F.conv2d(x, conv.weight, conv.bias, conv.stride))
         x = x.flatten(1)

@@ -1,33 +1,32 @@
-"""An LSTM that unrolls whole sequences on torch for learning and steps on numpy for acting, from the same memory.
-
-A state is a pair (h, c) of shape (batch, layer, hidden), batch first, so that each environment's state is a row. Where an
-episode starts the row is zero: acting sets it so, and learning gets sequences that never cross an episode.
-"""
+"""An LSTM that unrolls whole sequences on torch for learning and steps on numpy for acting, from the same memory."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.undrawn import undrawn
+from rl_training.models.encoder import on_cpu
+from rl_training.models.recurrent.core import NumpyStep, RecurrentCore
+from rl_training.models.uninitialised import uninitialised
 from rl_training.types import Array
 
-NumpyStep = Callable[[Array, Array, Array], tuple[Array, Array]]
 
+class LSTMCore(RecurrentCore):
+    """Layers of LSTM (Hochreiter & Schmidhuber 1997); a state is (h, c).
 
-class LSTMCore(nn.Module):
-    """Layers of LSTM (Hochreiter & Schmidhuber 1997) with orthogonal weights at the start, and no bias but the forget
-    gate's: at 0 it halves the memory in each step, the larger it is the longer the memory lasts (Jozefowicz et al. 2015)."""
+    Weights start orthogonal and biases at zero, except the forget gate's: at 0 the gate halves the memory in each step, and
+    the larger the bias the longer the memory lasts (Jozefowicz et al. 2015).
+    """
+
+    state_names = ("h", "c")
 
     def __init__(
         self, inputs: int, hidden: int, layers: int, generator: torch.Generator, *, forget_bias: float = 0.0
     ) -> None:
-        super().__init__()
-        self.lstm = undrawn(nn.LSTM(inputs, hidden, layers, device="meta"))
+        super().__init__(hidden, layers)
+        self.lstm = uninitialised(nn.LSTM(inputs, hidden, layers, device="meta"))
         for name, parameter in self.lstm.named_parameters():
             if name.startswith("weight"):
                 for gate in torch.split(parameter.data, hidden):
@@ -36,20 +35,14 @@ class LSTMCore(nn.Module):
                 nn.init.zeros_(parameter)
                 if name.startswith("bias_ih"):
                     nn.init.constant_(parameter.data[hidden : 2 * hidden], forget_bias)
-        self.hidden, self.layers = hidden, layers
 
-    def initial_state(self, batch: int) -> tuple[Array, Array]:
-        """The state in which an episode starts."""
-        shape = (batch, self.layers, self.hidden)
-        return np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-
-    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(time, batch, inputs) from a state -> outputs (time, batch, hidden) and the state after the last step."""
+    def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h, c = state
         out, (h_after, c_after) = self.lstm(x, (h.transpose(0, 1).contiguous(), c.transpose(0, 1).contiguous()))
         return out, h_after.transpose(0, 1), c_after.transpose(0, 1)
 
-    def step(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """One step in plain operations, which any runtime has: (batch, inputs), h, c -> new h, new c."""
+    def step(self, x: Tensor, *state: Tensor) -> tuple[Tensor, Tensor]:
+        h, c = state
         new_h, new_c = [], []
         for k in range(self.layers):
             weights = [getattr(self.lstm, f"{name}_l{k}") for name in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")]
@@ -62,7 +55,9 @@ class LSTMCore(nn.Module):
         return torch.stack(new_h, dim=1), torch.stack(new_c, dim=1)
 
     def numpy_step(self) -> NumpyStep:
-        """One step on numpy arrays, (batch, inputs), h, c -> new h, new c. It reads the parameters where they lie."""
+        """One step on numpy arrays. On the CPU it reads the parameters where they are."""
+        if not on_cpu(self):
+            return super().numpy_step()
         layers = []
         for k in range(self.layers):
             views = [getattr(self.lstm, f"{name}_l{k}").detach().numpy() for name in ("weight_ih", "weight_hh")]

@@ -1,4 +1,4 @@
-"""Layers that have drawn nothing."""
+"""Layers with memory but no values yet."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from torch import nn
 Layer = TypeVar("Layer", bound=nn.Module)
 
 
-def undrawn(layer: Layer) -> Layer:
-    """The layer, made on the device "meta", with memory of its own and no values in it yet. On another device its making
-    would draw them from the global generator. (``to_empty`` does the same, and imports 0.8 seconds' worth of sympy.)"""
+def uninitialised(layer: Layer) -> Layer:
+    """A layer that was made on the device "meta", with memory of its own and no values in it yet.
+
+    Made on any other device, a layer would draw its weights from the global generator. (``to_empty`` does the same, but
+    spends 0.8 seconds on importing sympy.)
+    """
     assert not list(layer.children())
     assert not list(layer.buffers())
     for name, parameter in layer.named_parameters(recurse=False):

@@ -1,0 +1,118 @@
+"""Acting on Q-values, with epsilon-greedy exploration."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig
+from rl_training.algorithms.policy import ActInput, ExportModule, Policy
+from rl_training.models.observation import encode_observation
+from rl_training.models.value_network import ValueNetwork
+from rl_training.schedules import LinearSchedule
+from rl_training.types import Array, PolicyOutput, SpaceSpec
+
+
+class EpsilonGreedyConfig(OffPolicyConfig):
+    """What everything that explores with epsilon has."""
+
+    exploration_initial_eps: Fraction = Field(1.0, description="initial epsilon")
+    exploration_final_eps: Fraction = Field(0.05, description="final epsilon")
+    exploration_steps: Count = Field(10_000, description="env steps over which epsilon decays")
+
+
+class EpsilonPolicy(Policy):
+    """Acting on Q-values with epsilon. Each environment draws separately whether to explore."""
+
+    def __init__(self, network: nn.Module, spec: SpaceSpec, config: EpsilonGreedyConfig) -> None:
+        super().__init__(network, spec)
+        self._warm_up = config.learning_starts
+        self._schedule = LinearSchedule(
+            config.exploration_initial_eps, config.exploration_final_eps, config.exploration_steps
+        )
+
+    def epsilon(self, env_steps: int) -> float:
+        return 1.0 if env_steps < self._warm_up else self._schedule(env_steps)
+
+    def epsilons(self, env_steps: int, envs: int) -> Array | float:
+        """Epsilon of each environment, or one for all."""
+        return self.epsilon(env_steps)
+
+    def draw(
+        self, rng: np.random.Generator, env_steps: int, envs: int, action_mask: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Which environments explore, and a random action for each."""
+        explore: NDArray[np.bool_] = rng.random(envs) < self.epsilons(env_steps, envs)
+        return explore, _random_actions(rng, envs, self.spec.action.count, action_mask)
+
+
+def greedy_actions(q_values: Array, action_mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+    """The best allowed action of each row (env, action)."""
+    if action_mask is not None:
+        q_values = np.where(action_mask, q_values, -np.inf)
+    greedy: NDArray[np.int64] = q_values.argmax(axis=1)
+    return greedy
+
+
+def _random_actions(
+    rng: np.random.Generator, envs: int, count: int, action_mask: NDArray[np.bool_] | None
+) -> NDArray[np.int64]:
+    """One action per environment, uniform over the allowed ones."""
+    if action_mask is None:
+        return rng.integers(0, count, envs)
+    rank = np.floor(rng.random(envs) * action_mask.sum(axis=1))  # take the rank-th allowed action
+    action: NDArray[np.int64] = (action_mask.cumsum(axis=1) > rank[:, None]).argmax(axis=1)
+    return action
+
+
+class EpsilonGreedyPolicy(EpsilonPolicy):
+    """Epsilon-greedy on a feed-forward network. A noisy network explores by its noise: after the warm-up epsilon is 0."""
+
+    network: ValueNetwork
+
+    def __init__(self, network: ValueNetwork, spec: SpaceSpec, config: EpsilonGreedyConfig, *, noisy: bool = False) -> None:
+        super().__init__(network, spec, config)
+        self._noisy = noisy
+        self._q_functions: dict[bool, Callable[[Array], Array]] = {}
+
+    def epsilon(self, env_steps: int) -> float:
+        return 0.0 if self._noisy and env_steps >= self._warm_up else super().epsilon(env_steps)
+
+    def choose(self, given: ActInput) -> PolicyOutput:
+        obs, carry, rng, env_steps, action_mask = given
+        if rng is None:
+            return PolicyOutput(greedy_actions(self.q(obs), action_mask), carry, {})
+        explore, action = self.draw(rng, env_steps, len(obs), action_mask)
+        if not explore.all():
+            action = np.where(explore, action, greedy_actions(self.q(obs, self._noisy), action_mask))
+        return PolicyOutput(action, carry, {})
+
+    def q(self, obs: Array, noisy: bool = False) -> Array:
+        """Q-values (env, action), with the exploration noise or without."""
+        if noisy not in self._q_functions:
+            self._q_functions[noisy] = self.network.q_function(noisy)
+        return self._q_functions[noisy](obs)
+
+    def parameters_moved(self) -> None:
+        self._q_functions.clear()
+
+    def export_module(self) -> ExportModule:
+        return GreedyModule(self.network, self.spec).eval()
+
+
+class GreedyModule(ExportModule):
+    """Raw observations -> greedy actions in the environment's terms, and the Q-values behind them."""
+
+    def __init__(self, network: ValueNetwork, spec: SpaceSpec) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(network)
+        self.spec = spec
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        q_values = self.network.q_values(encode_observation(obs, self.spec.observation))
+        return q_values.argmax(dim=1) + self.spec.action.start, q_values

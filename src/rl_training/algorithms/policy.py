@@ -1,0 +1,95 @@
+"""Acting: what the training loop, evaluation, prediction and export ask of a policy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, Step, reset_rows
+
+
+class ExportModule(nn.Module):
+    """A policy for use elsewhere.
+
+    Inputs: raw observations (batch, *raw_shape); the previous reward (batch,) if ``takes_reward``; then the state of a
+    recurrent policy. Outputs: actions in the environment's own terms, the values behind them, and the next state.
+    """
+
+    takes_reward: bool = False
+    output_names: tuple[str, ...] = ("action", "values")
+    state_names: tuple[str, ...] = ()
+
+    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
+        """The state at the start of an episode."""
+        return ()
+
+
+class ActInput(NamedTuple):
+    """Everything a policy may use to choose an action, one row per environment."""
+
+    obs: Array  # (env, ...)
+    carry: Carry  # what the policy remembers; () for a feed-forward policy
+    rng: np.random.Generator | None = None  # explore as in training; None: act deterministically
+    env_steps: int = 0  # for exploration schedules
+    action_mask: NDArray[np.bool_] | None = None  # (env, action) the allowed actions; None: all
+
+
+class Policy(ABC):
+    """A network that acts."""
+
+    takes_reward: bool = False  # whether ``note_reward`` matters
+
+    def __init__(self, network: nn.Module, spec: SpaceSpec) -> None:
+        self.network = network
+        self.spec = spec
+
+    @final
+    def act(
+        self,
+        obs: Array,
+        carry: Carry,
+        *,
+        rng: np.random.Generator | None = None,
+        env_steps: int = 0,
+        action_mask: NDArray[np.bool_] | None = None,
+    ) -> PolicyOutput:
+        """Actions for one observation per environment. With ``rng`` the policy explores; without, it is deterministic."""
+        return self.choose(ActInput(obs, carry, rng, env_steps, action_mask))
+
+    @abstractmethod
+    def choose(self, given: ActInput) -> PolicyOutput:
+        """``act``, for subclasses to implement."""
+
+    @abstractmethod
+    def export_module(self) -> ExportModule:
+        """The deterministic policy as a torch module."""
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """The carry at the start of an episode; a feed-forward policy's is empty."""
+        return ()
+
+    def reset_carry(self, carry: Carry, ended: Array) -> Carry:
+        """The carry with the rows of ended episodes reset to their initial value."""
+        return reset_rows(carry, ended)
+
+    def note_reward(self, carry: Carry, reward: Array) -> Carry:
+        """The carry once the reward of the action is known, for policies that take rewards as inputs."""
+        return carry
+
+    def next_carry(self, carry: Carry, step: Step) -> Carry:
+        """What to act on next, from the carry that ``act`` returned and the step that followed."""
+        return self.reset_carry(self.note_reward(carry, step.reward), step.ended)
+
+    def parameters_moved(self) -> None:
+        """Called when the parameters have moved to new memory, so that cached views of it can be dropped."""
+        return
+
+    def state_dict(self) -> State:
+        return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.network.load_state_dict(state)

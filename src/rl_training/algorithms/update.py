@@ -1,0 +1,334 @@
+"""One update, eager or compiled: the same stages, in the same order, either way.
+
+A stage is a loss and the optimiser that descends it. Stages run one after another, each with the weights that the earlier
+ones have left; then the target networks follow. Random inputs of a loss are declared with its stage and drawn from the run's
+``noise`` stream, so what is drawn depends on the stages alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms import compiled_graph
+from rl_training.algorithms.compiled_graph import Groups, SubstitutedNetworks
+from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
+from rl_training.schedules import Schedule
+from rl_training.types import State
+
+InputT = TypeVar("InputT")  # a NamedTuple; its tensors are what a compiled update is given
+#: what a loss is given besides its batch: scheduled values, its random inputs, and what earlier stages measured and kept
+Known = Mapping[str, Any]
+NOTHING: Known = MappingProxyType({})
+
+
+class StageLoss(NamedTuple):
+    """What a stage computes before its optimiser steps."""
+
+    loss: Tensor  # one number per sample
+    metrics: Mapping[str, Tensor] = NOTHING  # to report: one number per sample each
+    kept: Mapping[str, Tensor] = NOTHING  # for later stages and for the caller, not reported
+    share: Tensor | None = None  # weight of each sample in the reduction; None: the mean
+
+
+class Outcome(NamedTuple):
+    """What one update measured."""
+
+    metrics: dict[str, Tensor]
+    kept: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Draw(Generic[InputT]):
+    """A random input of a loss: its distribution, and its shape for a given batch."""
+
+    shape: Callable[[InputT], tuple[int, ...]]
+    kind: Literal["normal", "uniform"] = "normal"
+
+    def __call__(self, inputs: InputT, rng: np.random.Generator, device: torch.device) -> Tensor:
+        drawn = torch.empty(self.shape(inputs))
+        (rng.standard_normal if self.kind == "normal" else rng.random)(dtype=np.float32, out=drawn.numpy())
+        return drawn.to(device)
+
+
+@dataclass(frozen=True)
+class Stage(Generic[InputT]):
+    """A loss and the optimiser that descends it, in every ``every``-th update."""
+
+    name: str  # of the loss, in the metrics
+    optimizer: FlatAdam
+    loss: Callable[[InputT, Known], StageLoss]
+    draws: Mapping[str, Draw[InputT]] = field(default_factory=dict)
+    every: int = 1
+    reported: bool = True  # whether the loss is among the metrics
+    stop: Callable[[Mapping[str, Tensor]], bool] | None = None  # skip the step and end the update early; eager only
+
+
+class TargetNetwork:
+    """A copy of a network whose weights follow the original's: by the share ``tau`` in every ``every``-th update."""
+
+    def __init__(self, module: nn.Module, optimizer: FlatAdam, *, tau: float, every: int = 1) -> None:
+        """``module`` may lack the first parts of what ``optimizer`` trains, such as an encoder."""
+        self.module = module.requires_grad_(False)
+        self.vector = flatten_parameters(self.module)
+        self.source = optimizer.parameters
+        self.tau, self.every = tau, every
+
+    def follow(self, vector: Tensor, source: Tensor, tau: float | Tensor) -> None:
+        """Moves ``vector`` towards ``source`` by the share ``tau``."""
+        followed = source if len(source) == len(vector) else source[-len(vector) :]
+        vector.lerp_(followed, tau)
+
+    def reset(self) -> None:
+        """Copies the original's weights."""
+        self.vector.copy_(self.source[-len(self.vector) :])
+
+
+class Update(Generic[InputT]):
+    """Runs the stages that are due, then the target networks. ``compile`` turns the same stages into one graph."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage[InputT]],
+        *,
+        rng: np.random.Generator,
+        schedules: Mapping[str, Schedule],
+        targets: Mapping[str, TargetNetwork] | None = None,
+        networks: Sequence[tuple[nn.Module, Tensor]] = (),
+    ) -> None:
+        """``schedules`` has ``learning_rate`` and whatever else the losses take by name; ``networks`` are modules that they
+        use besides those that are optimised or follow, each with the vector that holds its parameters."""
+        self.updates = 0
+        self._stages, self._schedules, self._targets = list(stages), dict(schedules), dict(targets or {})
+        self._networks = list(networks)
+        self._rng = rng
+        self._device = self._stages[0].optimizer.parameters.device
+        self._held: dict[str, Mapping[str, Tensor]] = {}  # what stages that are not always due measured last
+        self._compiled: dict[tuple[str, ...], _CompiledStages[InputT]] = {}
+
+    @property
+    def stages(self) -> int:
+        """How many stages there are."""
+        return len(self._stages)
+
+    def scheduled(self, env_steps: int) -> dict[str, float]:
+        """The scheduled values at a step."""
+        return {name: schedule(env_steps) for name, schedule in self._schedules.items()}
+
+    def __call__(self, inputs: InputT, env_steps: int = 0) -> Outcome | None:
+        """One update; None if a stage stopped it."""
+        number = self.updates + 1
+        stages = [stage for stage in self._stages if number % stage.every == 0]
+        known: dict[str, Any] = self.scheduled(env_steps)
+        draws = self.draw(inputs, stages)
+        shares = {name: 0.0 if number % target.every else target.tau for name, target in self._targets.items()}
+        if self._compiled:
+            compiled = self._compiled[tuple(stage.name for stage in stages)]
+            return self._finish(stages, compiled(inputs, draws, known, shares))
+        done = _run_stages(stages, {**known, **draws}, partial(_descend, inputs))
+        if done is None:
+            return None
+        for name, target in self._targets.items():
+            if shares[name]:
+                target.follow(target.vector, target.source, shares[name])
+        return self._finish(stages, done)
+
+    def draw(self, inputs: InputT, stages: Sequence[Stage[InputT]] | None = None) -> dict[str, Tensor]:
+        """The random inputs of these stages, or of all, from the run's stream."""
+        chosen = self._stages if stages is None else stages
+        return {name: draw(inputs, self._rng, self._device) for stage in chosen for name, draw in stage.draws.items()}
+
+    def _finish(self, stages: Sequence[Stage[InputT]], done: Mapping[str, StageLoss]) -> Outcome:
+        """Counts the update and puts together what it measured."""
+        self.updates += 1
+        metrics: dict[str, Tensor] = {}
+        kept: dict[str, Tensor] = {}
+        due = {stage.name for stage in stages}
+        for stage in self._stages:
+            if stage.name in due:
+                output = done[stage.name]
+                measured = {stage.name: output.loss, **output.metrics} if stage.reported else output.metrics
+                kept.update(output.kept)
+                if stage.every > 1:
+                    self._held[stage.name] = measured
+            else:
+                measured = self._held.get(stage.name, {})
+            metrics.update(measured)
+        return Outcome(metrics, kept)
+
+    def compile(self, *examples: InputT) -> None:
+        """Makes every combination of stages that can be due a compiled graph, for inputs like each of the examples."""
+        cycle = math.lcm(*(stage.every for stage in self._stages))
+        for number in range(1, cycle + 1):
+            stages = [stage for stage in self._stages if number % stage.every == 0]
+            key = tuple(stage.name for stage in stages)
+            if key not in self._compiled:
+                compiled = _CompiledStages(stages, self._all_networks(), self._targets, self._schedules, examples[0])
+                for example in examples:
+                    # Blank inputs: nothing is drawn. One tensor given twice would be traced as one input.
+                    draws = {
+                        name: torch.zeros(draw.shape(example), device=self._device)
+                        for stage in stages
+                        for name, draw in stage.draws.items()
+                    }
+                    compiled.prepare(example, draws)
+                self._compiled[key] = compiled
+
+    def _all_networks(self) -> list[tuple[nn.Module, Tensor]]:
+        trained = [(stage.optimizer.module, stage.optimizer.parameters) for stage in self._stages]
+        following = [(target.module, target.vector) for target in self._targets.values()]
+        return [*trained, *self._networks, *following]
+
+    def reset_targets(self) -> None:
+        """Target networks take over the weights that they follow."""
+        for target in self._targets.values():
+            target.reset()
+
+    def state_dict(self) -> State:
+        """Everything but the weights that are optimised."""
+        return {
+            "updates": self.updates,
+            "optimizers": {stage.name: stage.optimizer.state_dict() for stage in self._stages},
+            "targets": {name: target.vector.clone() for name, target in self._targets.items()},
+            "held": {
+                name: {metric: value.mean() for metric, value in measured.items()} for name, measured in self._held.items()
+            },
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self.updates = int(state["updates"])
+        for stage in self._stages:
+            stage.optimizer.load_state_dict(state["optimizers"][stage.name])
+        for name, target in self._targets.items():
+            target.vector.copy_(state["targets"][name])
+        self._held = dict(state["held"])
+
+
+def _run_stages(
+    stages: Sequence[Stage[InputT]],
+    known: Mapping[str, Any],
+    descend: Callable[[Stage[InputT], Known], StageLoss | None],
+) -> dict[str, StageLoss] | None:
+    """The stages in turn, each told what the earlier ones measured; None if one stopped the update."""
+    known, done = dict(known), {}
+    for stage in stages:
+        output = descend(stage, known)
+        if output is None:
+            return None
+        known |= {**output.metrics, **output.kept}
+        done[stage.name] = output
+    return done
+
+
+def _descend(inputs: InputT, stage: Stage[InputT], known: Known) -> StageLoss | None:
+    """One eager step of one stage."""
+    output = stage.loss(inputs, known)
+    if stage.stop is not None and stage.stop(output.metrics):
+        return None
+    stage.optimizer.step(output.loss, known["learning_rate"], output.share)
+    return output._replace(loss=output.loss.detach())
+
+
+class _CompiledStages(Generic[InputT]):
+    """Some stages and all target networks as one graph.
+
+    The losses are the eager path's: they run once for each shape of inputs, while the parameters and buffers of the networks
+    are the graph's. Scheduled values and the shares of target updates are tensors, so changing them compiles nothing.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage[InputT]],
+        networks: Sequence[tuple[nn.Module, Tensor]],  # each with its flat parameters, which two may share
+        targets: Mapping[str, TargetNetwork],
+        schedules: Mapping[str, Schedule],
+        example: InputT,
+    ) -> None:
+        self._stages, self._targets = stages, targets
+        self._networks = SubstitutedNetworks([network for network, _ in networks])
+        self._vectors = [vector for _, vector in networks]
+        owned = {id(stage.optimizer.parameters) for stage in stages}
+        self._others = list({id(vector): vector for vector in self._vectors if id(vector) not in owned}.values())
+        fields: Any = example
+        self._make_inputs = type(example)
+        self._fields = [name for name, value in fields._asdict().items() if isinstance(value, Tensor)]
+        self._blank = {name: None for name, value in fields._asdict().items() if not isinstance(value, Tensor)}
+        self._draws = [name for stage in stages for name in stage.draws]
+        number = torch.zeros((), dtype=torch.float64, device=self._vectors[0].device)
+        self._settings = {name: number.clone() for name in schedules}
+        self._shares = {name: number.clone() for name in targets}
+        self._outputs: list[tuple[str, str, str]] = []  # stage, field of ``StageLoss``, name
+        self._graph = compiled_graph.CompiledGraph(
+            self._step,
+            {
+                **{stage.name: stage.optimizer.tensors for stage in stages},
+                "others": self._others,
+                "settings": list(self._settings.values()),
+                "shares": list(self._shares.values()),
+                "buffers": list(self._networks.buffers()),
+            },
+        )
+
+    def _tensors(self, inputs: InputT, draws: Mapping[str, Tensor]) -> list[Tensor]:
+        return [*(getattr(inputs, name) for name in self._fields), *(draws[name] for name in self._draws)]
+
+    def prepare(self, inputs: InputT, draws: Mapping[str, Tensor]) -> None:
+        """Compiles for inputs like these."""
+        self._graph.prepare(self._tensors(inputs, draws))
+
+    def __call__(
+        self, inputs: InputT, draws: Mapping[str, Tensor], settings: Mapping[str, float], shares: Mapping[str, float]
+    ) -> dict[str, StageLoss]:
+        for name, value in settings.items():
+            self._settings[name].fill_(value)
+        for name, value in shares.items():
+            self._shares[name].fill_(value)
+        measured: dict[str, dict[str, dict[str, Tensor]]] = {
+            stage.name: {"loss": {}, "metrics": {}, "kept": {}} for stage in self._stages
+        }
+        for (stage_name, part, name), tensor in zip(self._outputs, self._graph(self._tensors(inputs, draws)), strict=True):
+            measured[stage_name][part][name] = tensor
+        return {name: StageLoss(parts["loss"]["loss"], parts["metrics"], parts["kept"]) for name, parts in measured.items()}
+
+    def _step(self, state: Groups, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        given = {id(vector): tensor for vector, tensor in zip(self._others, state["others"], strict=True)}
+        given.update({id(stage.optimizer.parameters): state[stage.name][0] for stage in self._stages})
+        split = len(self._fields)
+        fields: dict[str, Any] = {**self._blank, **dict(zip(self._fields, tensors[:split], strict=True))}
+        inputs = self._make_inputs(**fields)
+        settings = dict(zip(self._settings, state["settings"], strict=True))
+        rate = settings.pop("learning_rate")
+        known = {name: value.float() for name, value in settings.items()}
+        known.update(zip(self._draws, tensors[split:], strict=True))
+
+        def descend(stage: Stage[InputT], known: Known) -> StageLoss:
+            def losses(parameters: Tensor) -> tuple[Tensor, tuple[Tensor, Mapping[str, Tensor], Mapping[str, Tensor]]]:
+                vectors = {**given, id(stage.optimizer.parameters): parameters}
+                output = self._networks.call(
+                    lambda: stage.loss(inputs, known), [vectors[id(vector)] for vector in self._vectors], state["buffers"]
+                )
+                mean = output.loss.mean() if output.share is None else (output.loss * output.share).sum()
+                return mean, (output.loss, dict(output.metrics), dict(output.kept))
+
+            return StageLoss(*stage.optimizer.traced_step(state[stage.name], losses, rate))
+
+        done = _run_stages(self._stages, known, descend)
+        assert done is not None
+        for target, share in zip(self._targets.values(), state["shares"], strict=True):
+            vector = given[id(target.vector)]
+            target.follow(vector, given[id(target.source)], share.to(vector.dtype))
+        self._outputs, values = [], []
+        for name, output in done.items():
+            parts = {"loss": {"loss": output.loss}, "metrics": output.metrics, "kept": output.kept}
+            for part, named in parts.items():
+                self._outputs += [(name, part, key) for key in named]
+                values += list(named.values())
+        return values

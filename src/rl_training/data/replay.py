@@ -1,0 +1,123 @@
+"""Replay: from the steps of a run to the batches of its updates.
+
+A recorder turns steps into items (n-step transitions, steps with recurrent states), a buffer stores items and samples
+batches. ``Replay`` joins the two; their item types must agree, so a mismatched pair does not type-check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.types import Array, Carry, State, Step
+
+
+class Sampled(Protocol):
+    """What every batch has: where its priorities belong, if it is of a prioritised replay."""
+
+    @property
+    def indices(self) -> NDArray[np.int64] | None: ...
+
+
+ItemT = TypeVar("ItemT")
+BatchT = TypeVar("BatchT", bound=Sampled)
+ItemT_co = TypeVar("ItemT_co", covariant=True)
+ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
+BatchT_co = TypeVar("BatchT_co", bound=Sampled, covariant=True)
+
+
+class Recorder(Protocol[ItemT_co]):
+    """Turns steps into items."""
+
+    def record(self, step: Step, carry: Carry) -> ItemT_co | None:
+        """The items that this step completes; ``carry`` is the policy's after the step, not yet reset."""
+
+    def discard(self, env_index: int) -> None:
+        """Forgets the open items of an environment whose episode cannot continue."""
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class Buffer(Protocol[ItemT_contra, BatchT_co]):
+    """Stores items and samples batches."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def add(self, items: ItemT_contra, /) -> None: ...
+
+    def sample(self, batch_size: int, beta: float = ...) -> BatchT_co: ...
+
+    def example(self, batch_size: int) -> BatchT_co:
+        """A batch of the right shapes, whatever its content."""
+
+    def update_priorities(self, indices: NDArray[np.int64], priorities: Array) -> None: ...
+
+    def discard(self, env_index: int) -> None: ...
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class Replay(Generic[BatchT]):
+    """``observe`` every step; ``sample`` a batch for each update; ``update_priorities`` with what the update measured."""
+
+    def __init__(
+        self,
+        recorder: Recorder[ItemT],
+        buffer: Buffer[ItemT, BatchT],
+        *,
+        batch_size: int,
+        beta: Callable[[int], float] | None = None,
+        clip_reward: float | None = None,
+    ) -> None:
+        """``beta`` is the importance-sampling exponent of a prioritised buffer as a function of the env steps."""
+        self.recorder: Recorder[Any] = recorder
+        self.buffer: Buffer[Any, BatchT] = buffer
+        self.batch_size = batch_size
+        self._beta, self._clip = beta, clip_reward
+
+    def __len__(self) -> int:
+        """How many items can be sampled."""
+        return len(self.buffer)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that stored items take, at most."""
+        return self.buffer.nbytes
+
+    def observe(self, step: Step, carry: Carry) -> None:
+        """Takes in one step of all environments; ``carry`` is the policy's after the step, not yet reset."""
+        if self._clip is not None:
+            step = step._replace(reward=step.reward.clip(-self._clip, self._clip))
+        items = self.recorder.record(step, carry)
+        if items is not None:
+            self.buffer.add(items)
+
+    def sample(self, env_steps: int) -> BatchT:
+        """The batch of one update."""
+        if self._beta is None:
+            return self.buffer.sample(self.batch_size)
+        return self.buffer.sample(self.batch_size, self._beta(env_steps))
+
+    def example(self) -> BatchT:
+        """A batch of the shapes that ``sample`` gives, whatever its content."""
+        return self.buffer.example(self.batch_size)
+
+    def update_priorities(self, batch: BatchT, priorities: Array) -> None:
+        """New priorities of a sampled batch; uniform replay has none."""
+        if batch.indices is not None:
+            self.buffer.update_priorities(batch.indices, priorities)
+
+    def discard(self, env_index: int) -> None:
+        """Forgets the open items of an environment whose episode cannot continue."""
+        self.recorder.discard(env_index)
+        self.buffer.discard(env_index)

@@ -1,0 +1,131 @@
+"""From an observation spec to the encoder that fits it: the one place where networks look at the kind of an observation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_training.errors import SpaceError
+from rl_training.models.cnn.nature import NATURE_LAYERS, Layer, NatureCNN
+from rl_training.models.encoder import Encoder, through_torch
+from rl_training.models.mlp import MLP
+from rl_training.models.normalization import ObservationNormalizer
+from rl_training.types import Array, ObservationLeaf, ObservationSpec
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """How observations are encoded."""
+
+    hidden: Sequence[int] = ()  # widths of dense layers on the features of all leaves, each with a ReLU
+    cnn_layers: Sequence[Layer] = NATURE_LAYERS
+    cnn_features: int | None = None  # width of a dense layer after the convolutions of each image; None: no such layer
+    centre: bool = False  # scale images to -0.5..0.5 instead of 0..1
+    standardise: bool = False  # standardise vectors by their running mean and deviation
+    orthogonal: bool = False  # orthogonal convolutions
+
+
+def make_encoder(spec: ObservationSpec, config: EncoderConfig, generator: torch.Generator) -> Encoder:
+    """The encoder of a spec: an MLP for vectors, a CNN for an image, and both side by side for a mixture."""
+    if config.standardise and spec.images:
+        raise SpaceError("images are always scaled to 0..1; set normalize_observations: false for them")
+    if spec.kind == "vector":
+        mlp = MLP([spec.shape[0], *config.hidden], generator, activate_last=True)
+        return StandardisedEncoder(spec.shape[0], mlp) if config.standardise else mlp
+    cnns = [_make_cnn(leaf, config, generator) for leaf in spec.images]
+    if spec.kind == "image" and not config.hidden:
+        return cnns[0]
+    vectors = sum(leaf.shape[0] for leaf in spec.leaves if leaf.kind != "image")
+    width = sum(cnn.out_features for cnn in cnns) + vectors
+    return MixedEncoder(spec, cnns, MLP([width, *config.hidden], generator, activate_last=True))
+
+
+def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Generator) -> NatureCNN:
+    cnn = NatureCNN(leaf.shape, generator, config.cnn_features, config.cnn_layers, centre=config.centre)
+    if config.orthogonal:
+        for parameter in cnn.parameters():
+            if parameter.dim() > 1:
+                nn.init.orthogonal_(parameter, math.sqrt(2.0), generator=generator)
+            else:
+                nn.init.zeros_(parameter)
+    return cnn
+
+
+class StandardisedEncoder(Encoder):
+    """An MLP on vectors that are standardised first; the statistics change only in ``observe``."""
+
+    def __init__(self, size: int, mlp: MLP) -> None:
+        super().__init__()
+        self.normalizer = ObservationNormalizer(size)
+        self.mlp = mlp
+        self.out_features = mlp.out_features
+
+    def prepare(self, obs: Tensor) -> Tensor:
+        standardised: Tensor = self.normalizer(obs)
+        return standardised
+
+    def forward(self, prepared: Tensor) -> Tensor:
+        features: Tensor = self.mlp(prepared)
+        return features
+
+    def observe(self, obs: Array) -> None:
+        self.normalizer.update(obs)
+
+    def numpy_forward(self) -> Callable[[Array], Array]:
+        normalize, mlp = self.normalizer.numpy_forward(), self.mlp.numpy_forward()
+        return lambda obs: mlp(normalize(obs))
+
+
+class MixedEncoder(Encoder):
+    """A CNN for each image, beside the vectors as they are, and an MLP on all of their features."""
+
+    def __init__(self, spec: ObservationSpec, cnns: Sequence[NatureCNN], mlp: MLP) -> None:
+        super().__init__()
+        self.spec = spec
+        self.cnns = nn.ModuleList(cnns)
+        self.mlp = mlp
+        self.out_features = mlp.out_features
+
+    def forward(self, prepared: Tensor) -> Tensor:
+        features: Tensor = self.mlp(self._features(prepared))
+        return features
+
+    def numpy_forward(self) -> Callable[[Array], Array]:
+        features, mlp = through_torch(self._features, self), self.mlp.numpy_forward()
+        return lambda obs: mlp(features(obs))
+
+    def _features(self, prepared: Tensor) -> Tensor:
+        if self.spec.kind == "image":
+            features: Tensor = self.cnns[0](prepared)
+            return features
+        cnns = iter(self.cnns)
+        entries = zip(self.spec.leaves, unpack(self.spec, prepared), strict=True)
+        return torch.cat([next(cnns)(entry) if leaf.kind == "image" else entry for leaf, entry in entries], dim=1)
+
+
+def unpack(spec: ObservationSpec, packed: Tensor) -> list[Tensor]:
+    """The leaves of packed observations, (batch, *shape) each."""
+    if spec.kind == "image":
+        return [packed]
+    if spec.kind == "vector":
+        return list(torch.split(packed, [leaf.shape[0] for leaf in spec.leaves], dim=1))
+    parts = torch.split(packed, [leaf.nbytes for leaf in spec.leaves], dim=1)
+    return [
+        part.reshape(-1, *leaf.shape) if leaf.kind == "image" else part.contiguous().view(torch.float32)
+        for leaf, part in zip(spec.leaves, parts, strict=True)
+    ]
+
+
+def encode_observation(obs: Tensor, spec: ObservationSpec) -> Tensor:
+    """``ObservationSpec.encode`` of a plain observation as torch operations: an exported policy carries its preprocessing."""
+    leaf = spec.only
+    if leaf.kind != "one_hot":
+        return obs.reshape(-1, *leaf.shape)
+    indices = obs.reshape(-1, len(leaf.sizes)).long() - torch.tensor(leaf.starts)
+    blocks = [F.one_hot(indices[:, i], size) for i, size in enumerate(leaf.sizes)]
+    return torch.cat(blocks, dim=1).float()

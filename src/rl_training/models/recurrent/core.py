@@ -1,0 +1,53 @@
+"""What every recurrent core can do: unroll whole sequences for learning, and step for acting and export."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.types import Array, Carry
+
+#: (batch, inputs) and the state -> the state after the step, on numpy arrays
+NumpyStep = Callable[..., Carry]
+
+
+class RecurrentCore(nn.Module, ABC):
+    """Layers of a recurrent network. A state is one array per name, each (batch, layer, hidden): batch first, so that each
+    environment's state is a row. The first is what the last layer puts out.
+
+    An episode starts from zeros: acting resets the rows, and learning gets sequences that never cross an episode.
+    """
+
+    state_names: ClassVar[tuple[str, ...]]
+
+    def __init__(self, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.hidden, self.layers = hidden, layers
+
+    def initial_state(self, batch: int) -> Carry:
+        """The state in which an episode starts."""
+        return tuple(np.zeros((batch, self.layers, self.hidden), np.float32) for _ in self.state_names)
+
+    @abstractmethod
+    def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        """(time, batch, inputs) from a state -> outputs (time, batch, hidden), then the state after the last step."""
+
+    @abstractmethod
+    def step(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        """One step, (batch, inputs), in plain operations that every runtime has; the state after it."""
+
+    def numpy_step(self) -> NumpyStep:
+        """``step`` on numpy arrays, for acting. Through torch, unless a subclass is faster."""
+        device = next(self.parameters()).device
+
+        @torch.no_grad()
+        def step(x: Array, *state: Array) -> Carry:
+            tensors = (torch.as_tensor(array, device=device) for array in (x, *state))
+            return tuple(tensor.cpu().numpy() for tensor in self.step(*tensors))
+
+        return step

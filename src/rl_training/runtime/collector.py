@@ -1,0 +1,101 @@
+"""Collecting experience: a policy acts in a pool of environments, one step at a time."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.algorithms.policy import Policy
+from rl_training.envs.pool import EnvPool, Episode
+from rl_training.models.encoder import on_cpu
+from rl_training.rng import RandomStreams
+from rl_training.runtime.cadence import PhaseTimer
+from rl_training.types import Carry, PolicyOutput, State, Step
+
+
+class Collected(NamedTuple):
+    """One step of all environments, and what the policy remembers around it."""
+
+    step: Step
+    carry: Carry  # after the step, not yet reset
+    next_carry: Carry  # what the policy acts on next: with the reward noted, and reset where an episode ended
+    action_mask: NDArray[np.bool_] | None  # what was allowed at ``step.obs``, if the policy passes it on
+    finished: list[Episode]
+
+
+class Collector:
+    """Owns the pool, the carry and the exploration stream. A learner on another device keeps its weights there; the collector
+    then acts with a copy on the CPU, which ``refresh`` brings up to date."""
+
+    def __init__(self, policy: Policy, pool: EnvPool, seed: int, timer: PhaseTimer) -> None:
+        self.pool = pool
+        self._learned = policy
+        self.policy = policy if on_cpu(policy.network) else acting_copy(policy)
+        self.streams = RandomStreams(seed)
+        self._timer = timer
+        self._carry = policy.initial_carry(pool.num_envs)
+        self._pending: PolicyOutput | None = None
+
+    def start(self) -> None:
+        """Begins the first episode of every environment."""
+        self.pool.reset()
+
+    def collect(self, env_steps: int) -> Collected:
+        """Acts once and steps every environment."""
+        if self._pending is None:
+            pool = self.pool
+            self._pending = self.policy.act(
+                pool.obs, self._carry, rng=self.streams["explore"], env_steps=env_steps, action_mask=pool.action_mask
+            )
+            self._timer.lap("acting")
+        output = self._pending  # kept until the step has succeeded: a run that is saved after a fault repeats it
+        step, finished = self.pool.step(output.action)
+        self._pending = None
+        self._timer.lap("environment")
+        self._carry = self.policy.next_carry(output.carry, step)
+        return Collected(step, output.carry, self._carry, output.extras.get("action_mask"), finished)
+
+    def refresh(self) -> None:
+        """Takes over the learner's weights, if they are elsewhere."""
+        if self.policy is not self._learned:
+            self.policy.load_state_dict(self._learned.state_dict())
+
+    def state_dict(self) -> State:
+        pending = self._pending
+        return {
+            "pool": self.pool.state_dict(),
+            "carry": list(self._carry),
+            "pending": None
+            if pending is None
+            else {"action": pending.action, "carry": list(pending.carry), "extras": dict(pending.extras)},
+            "streams": self.streams.state_dict(),
+        }
+
+    def load_state_dict(self, state: State) -> list[int]:
+        """Restores the moment; returns the environments that could not be brought back to it and began a new episode."""
+        self.refresh()
+        self.streams.load_state_dict(state["streams"])
+        self._carry = tuple(state["carry"])
+        pending = state["pending"]
+        if pending is not None:
+            self._pending = PolicyOutput(pending["action"], tuple(pending["carry"]), pending["extras"])
+        diverged = self.pool.load_state_dict(state["pool"])
+        if diverged:
+            self._pending = None
+            ended = np.isin(np.arange(self.pool.num_envs), diverged)
+            self._carry = self.policy.reset_carry(self._carry, ended)
+        return diverged
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+def acting_copy(policy: Policy) -> Policy:
+    """The same policy with weights of its own on the CPU."""
+    copied = copy.deepcopy(policy)
+    copied.network.to("cpu")
+    copied.parameters_moved()
+    return copied

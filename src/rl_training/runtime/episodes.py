@@ -1,0 +1,43 @@
+"""Statistics of the episodes that training has finished."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+
+from rl_training.envs.pool import Episode
+from rl_training.types import State
+
+RECENT_EPISODES = 100
+
+
+class EpisodeStatistics:
+    """How many episodes there were, and the returns and lengths of the most recent ones."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._returns: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
+
+    def add(self, finished: Iterable[Episode]) -> None:
+        for episode in finished:
+            self.count += 1
+            self._returns.append(episode.episode_return)
+            self._lengths.append(episode.length)
+
+    def metrics(self) -> dict[str, float]:
+        metrics: dict[str, float] = {"episodes": self.count}
+        if self._returns:
+            metrics["return_mean"] = float(np.mean(self._returns))
+            metrics["length_mean"] = float(np.mean(self._lengths))
+        return metrics
+
+    def state_dict(self) -> State:
+        return {"count": self.count, "returns": list(self._returns), "lengths": list(self._lengths)}
+
+    def load_state_dict(self, state: State) -> None:
+        self.count = state["count"]
+        self._returns.extend(state["returns"])
+        self._lengths.extend(state["lengths"])

@@ -1,0 +1,27 @@
+"""What is left behind when an environment fails: enough to reproduce the failure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from rl_training.errors import EnvironmentFault
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.run import Run
+
+
+def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, env_steps: int) -> str:
+    """Writes ``fault-step-N.json`` into the run directory; returns a sentence on how to reproduce and to continue."""
+    path = run.path / f"fault-step-{env_steps}.json"
+    report = {
+        "env_id": fault.env_id,
+        "env_kwargs": config.env_kwargs,
+        "problem": fault.problem,
+        "episode_seed": fault.episode_seed,
+        "actions": fault.actions,
+    }
+    path.write_text(json.dumps(report) + "\n", "utf-8")
+    return (
+        f"The run is saved at step {env_steps}; {path} has the episode seed and the actions that reproduce this. Once the "
+        f"environment is fixed: rl-training resume {shlex.quote(str(run.path))}"
+    )

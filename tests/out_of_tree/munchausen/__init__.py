@@ -1,0 +1,1 @@
+"""Munchausen DQN as a package of its own."""

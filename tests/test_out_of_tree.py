@@ -1,0 +1,141 @@
+"""An algorithm with a network of its own, in a package of its own, is used like one of ours once it is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import CLI, TESTS, final_fingerprint
+
+PATH = "munchausen.algorithm:MunchausenDQN"
+TINY = {"blocks": 1, "width": 8, "batch_size": 8, "buffer_size": 150, "learning_starts": 20}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment variables of a process in which the package is installed."""
+    folder = tmp_path_factory.mktemp("out_of_tree")
+    source = shutil.copytree(TESTS / "out_of_tree", folder / "source")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation"]
+    subprocess.run([*command, "--no-deps", "--target", str(folder / "site"), str(source)], check=True)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "site"), os.environ["PYTHONPATH"]])}
+
+
+def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, *arguments], env=env, capture_output=True, text=True, timeout=300)
+
+
+def config_file(path: Path, algo: str, **values: Any) -> str:
+    settings = {
+        "algo": algo,
+        "env_id": "CartPole-v1",
+        "total_timesteps": 300,
+        "eval": {"interval": 100, "episodes": 2, "final_episodes": 2, "num_envs": 2},
+        "checkpoint": {"interval": 50},
+        "log": {"interval": 25, "tensorboard": False},
+        "algo_kwargs": TINY,
+        **values,
+    }
+    path.write_text(yaml.safe_dump(settings))
+    return str(path)
+
+
+def test_it_is_listed_and_exported_under_its_name(installed: dict[str, str]) -> None:
+    listed = run(installed, "list")
+    assert "  munchausen     DQN with the log-policy as an additional reward" in listed.stdout
+    code = "import rl_training; print(rl_training.MunchausenDQN.algo_name, 'MunchausenDQN' in rl_training.__all__)"
+    done = subprocess.run([sys.executable, "-c", code], env=installed, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["munchausen", "True"]
+
+
+@pytest.mark.parametrize("algo", ["munchausen", PATH])
+def test_it_trains_resumes_after_a_kill_evaluates_predicts_and_exports(
+    algo: str, installed: dict[str, str], tmp_path: Path
+) -> None:
+    config = config_file(tmp_path / "config.yaml", algo)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    done = run(installed, "train", "--config", config, "--output-dir", str(whole))
+    assert done.returncode == 0, done.stderr
+    process = subprocess.Popen([*CLI, "train", "--config", config, "--output-dir", str(killed)], env=installed)
+    while not (killed / "checkpoints" / "latest").exists():
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    resumed = run(installed, "resume", str(killed))
+    assert resumed.returncode == 0, resumed.stderr
+    assert final_fingerprint(killed) == final_fingerprint(whole)
+    evaluated = run(installed, "eval", str(killed), "--episodes", "2", "--json")
+    assert len(json.loads(evaluated.stdout)["returns"]) == 2, evaluated.stderr
+    predicted = run(installed, "predict", str(killed), "--obs", "[0.0, 0.1, 0.0, -0.1]")
+    assert predicted.returncode == 0, predicted.stderr
+    for file_format in ("onnx", "safetensors"):
+        exported = run(installed, "export", str(killed), "--format", file_format)
+        assert exported.returncode == 0, exported.stderr
+
+
+def test_it_compiles_for_free(installed: dict[str, str], tmp_path: Path) -> None:
+    """Both paths by the graph's own operations: the real compiler is tested with the algorithms of this package."""
+    script = f"""
+import torch
+import rl_training.algorithms.compiled_graph as compiled
+class Traced(compiled.CompiledGraph):
+    def prepare(self, batch):
+        graph = self._graphs[compiled._layout(batch)] = self.trace(batch)
+        return graph
+compiled.CompiledGraph = Traced
+from rl_training.experiment.config import resolve_config
+from rl_training.runtime.trainer import Trainer
+states = []
+for mode in ("off", "on"):
+    values = {{"algo": "munchausen", "env_id": "CartPole-v1", "compile": mode, "algo_kwargs": {TINY}}}
+    trainer = Trainer(resolve_config(values))
+    trainer.train(60)
+    assert trainer.compilation.in_force == (mode == "on") and trainer.learner.updates > 30
+    states.append(trainer.policy.state_dict())
+for name, value in states[0].items():
+    torch.testing.assert_close(value, states[1][name], rtol=1e-3, atol=1e-4)
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=installed, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_its_target_by_hand() -> None:
+    """Two actions, tau = 1: log pi of Q = [0, log 3] is [log 1/4, log 3/4]; a soft value is log-sum-exp."""
+    sys.path.insert(0, str(TESTS / "out_of_tree"))
+    from munchausen.algorithm import MunchausenConfig, munchausen_target
+
+    config = MunchausenConfig(temperature=1.0, munchausen_alpha=0.5, lowest_log_policy=-1.0)
+    q = torch.tensor([[0.0, 3.0], [0.0, 3.0]]).log1p()  # log 1 and log 4: probabilities 1/5 and 4/5
+    found = munchausen_target(torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.0]), q, q, torch.tensor([1, 0]), config)
+    bonus = torch.tensor([0.8, torch.e**-1.0]).log() * 0.5  # log 1/5 is clipped at -1
+    torch.testing.assert_close(found, torch.tensor([1.0 + 0.5 * torch.tensor(5.0).log(), 1.0]) + bonus)
+
+
+@pytest.mark.parametrize(
+    ("algo", "expected"),
+    [
+        ("nowhere.algos:MyDQN", "cannot import the module 'nowhere.algos'"),
+        ("munchausen.algorithm:MunchausenDQM", "has no 'MunchausenDQM'; did you mean 'MunchausenDQN'?"),
+        ("munchausen.algorithm:MunchausenConfig", "is not an algorithm: it must be a subclass"),
+        ("rl_training.algorithms.value:ValueAlgorithm", "is not a complete algorithm: it lacks name, summary"),
+        ("munchhausen", "unknown algorithm 'munchhausen'; did you mean 'munchausen'?"),
+        (":MyDQN", "cannot import the module ''"),
+    ],
+)
+def test_a_wrong_path_is_one_sentence(algo: str, expected: str, installed: dict[str, str], tmp_path: Path) -> None:
+    done = run(installed, "train", "--config", config_file(tmp_path / "config.yaml", algo))
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
