@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rl_training.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from rl_training.api import C51, DQN, DRQN, PPO, QRDQN, R2D2, SAC, DrQ, DrQv2, ManagedAlgorithm, RecurrentPPO, load_agent
 
@@ -24,7 +26,6 @@ __all__ = [
     "RecurrentPPO",
     "load_agent",
 ]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
