@@ -740,7 +740,7 @@ def test_an_unknown_key_in_a_checkpoint_or_export_of_a_newer_version_names_that_
     [
         ("0.10.0", "0.9.9", True),
         ("0.9.9", "0.10.0", False),
-        ("1.0", "1.0.0", False),
+        ("1.0.0", "1.0", False),
         ("1.0.0.dev3", "0.9", True),
         ("1.0.1", "1.0", True),
         ("nonsense", "1.0", False),
