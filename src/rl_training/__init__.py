@@ -12,12 +12,12 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
+from rl_training.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from rl_training.api import ManagedAlgorithm, load_agent, managed
 
     __all__ = ["ManagedAlgorithm", "load_agent", "managed"]
-
-__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> type[ManagedAlgorithm]:

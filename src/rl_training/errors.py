@@ -29,6 +29,10 @@ class CheckpointError(RLTrainingError):
     """A checkpoint or run directory that is missing, damaged, newer than this version, or cannot be written."""
 
 
+class IncompatibleError(CheckpointError):
+    """Something saved that is whole, but that only another version of rl_training can read."""
+
+
 class CompilationError(RLTrainingError):
     """The update could not be compiled."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 from rl_training.models.cnn.nature import NATURE_LAYERS
 
@@ -25,10 +27,63 @@ PositiveNumber = Annotated[Number, Field(gt=0.0)]
 ConvLayers = tuple[tuple[Positive, Positive, Positive], ...]
 
 
+_RENAMED_FROM = "renamed_from"
+
+
+def renamed_from(*old: str) -> dict[str, JsonValue]:
+    """For a setting that had other names, which still work: ``Field(0.99, json_schema_extra=renamed_from("discount"))``."""
+    return {_RENAMED_FROM: [*old]}
+
+
+def old_names(model: type[BaseModel]) -> dict[str, str]:
+    """The former names of a model's settings, each with the name it has now. They outlive a redefinition in a subclass."""
+    names: dict[str, str] = {}
+    for base in model.__mro__:
+        if issubclass(base, BaseModel):
+            for name, field in base.model_fields.items():
+                extra = field.json_schema_extra
+                former = extra.get(_RENAMED_FROM) if isinstance(extra, dict) else None
+                for old in former if isinstance(former, list) else ():
+                    if names.setdefault(str(old), name) != name:
+                        raise TypeError(f"{model.__name__}: '{old}' is the old name of both '{names[str(old)]}' and '{name}'")
+    return names
+
+
+def current_name(model: type[BaseModel], name: str) -> str:
+    """What a setting is called now. An old name is warned of; any other is returned as it is."""
+    current = old_names(model).get(name, name)
+    if current != name:
+        warnings.warn(f"the setting '{name}' is now called '{current}'; use that name", UserWarning, stacklevel=2)
+    return current
+
+
+def with_current_names(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a model's settings under the names that they have now."""
+    values: dict[str, Any] = {}
+    given_as: dict[str, str] = {}
+    for name, value in data.items():
+        current = current_name(model, name)
+        if current in values:
+            raise ValueError(f"'{current}' is given twice: as '{given_as[current]}' and as '{name}'; keep '{current}' alone")
+        values[current], given_as[current] = value, name
+    return values
+
+
 class StrictModel(BaseModel):
-    """Unknown keys and NaN are errors; values do not change after validation."""
+    """Unknown keys and NaN are errors; old names of settings are taken; values do not change after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        for old, new in old_names(cls).items():
+            if old in cls.model_fields:
+                raise TypeError(f"{cls.__name__}: '{old}' is the old name of '{new}' and a setting")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_old_names(cls, data: Any) -> Any:
+        return with_current_names(cls, data) if isinstance(data, Mapping) else data
 
 
 class AlgorithmConfig(StrictModel):

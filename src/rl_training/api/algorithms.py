@@ -19,11 +19,12 @@ import gymnasium as gym
 import numpy as np
 from typing_extensions import Self
 
+from rl_training.algorithms.config import old_names
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv, env_name
 from rl_training.errors import ConfigError, SpaceError, did_you_mean
 from rl_training.experiment.checkpoint import read_manifest
-from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
+from rl_training.experiment.config import TrainConfig, load_config_data, rename_old, resolve_config
 from rl_training.experiment.registry import AlgorithmClass, algorithms, get_algorithm, name_of
 from rl_training.experiment.run import TRAINING_PARTS, Run
 from rl_training.rng import RandomStreams
@@ -71,14 +72,21 @@ class ManagedAlgorithm:
 
     @classmethod
     def _sort(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings by where they belong: the run's own at the top level, the algorithm's under ``algo_kwargs``."""
+        """Settings by where they belong: the run's own at the top level, the algorithm's under ``algo_kwargs``; with
+        current names."""
+        config_class = cls.algorithm_class.config_class
         common = set(TrainConfig.model_fields) - {"algo", "env_id", "algo_kwargs"}
-        own = set(cls.algorithm_class.config_class.model_fields)
+        own = set(config_class.model_fields)
+        on_top = common | {old for old, new in old_names(TrainConfig).items() if new in common and old not in own}
+        below = own | (set(old_names(config_class)) - common)
         for name in settings:
-            if name not in common | own:
+            if name not in on_top | below:
                 raise ConfigError(f"{cls.__name__} has no setting '{name}'{did_you_mean(name, common | own)}")
-        top = {name: value for name, value in settings.items() if name in common}
-        return {**top, "algo_kwargs": {name: value for name, value in settings.items() if name in own}}
+        top = {name: value for name, value in settings.items() if name in on_top}
+        algo_kwargs = {name: value for name, value in settings.items() if name in below}
+        values = rename_old({"algo": cls.algo_name, **top, "algo_kwargs": algo_kwargs})
+        del values["algo"]
+        return values
 
     @classmethod
     def from_config(cls, name_or_path: str, env: EnvLike | None = None, **settings: Any) -> Self:

@@ -1,8 +1,9 @@
 """A checkpoint: a directory of safetensors and JSON that is either whole or refused, and is never code.
 
-Layout: ``manifest.json`` names every file with its size and SHA-256 and carries a digest of itself. Each part of a checkpoint
-(``policy``, ``training``, ``replay``, ...) is a nested state: its JSON skeleton in ``<part>.json``, its arrays in
-``<part>.safetensors``. The directory is written under a temporary name, flushed, and renamed into place, so a crash at any
+Layout: ``manifest.json`` names every file with its size and SHA-256, says the version of each part and of the package that
+wrote them, and carries a digest of itself. Each part of a checkpoint (``policy``, ``training``, ``replay``, ...) is a nested
+state: its JSON skeleton in ``<part>.json``, its arrays in ``<part>.safetensors``. A part of an older version is brought up to
+date when it is read. The directory is written under a temporary name, flushed, and renamed into place, so a crash at any
 moment leaves either the whole checkpoint or none.
 """
 
@@ -24,9 +25,9 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save_file as save_safetensors
 
 from rl_training.errors import CheckpointError
+from rl_training.experiment.compat import CONTAINER, PartContext, current_version, migrate, readable_version, stamp
 from rl_training.types import Array, State
 
-SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 TEMPORARY_PREFIX = ".writing-"
 REPLACED_PREFIX = ".replaced-"
@@ -48,9 +49,9 @@ def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, 
             (temporary / f"{name}.json").write_text(json.dumps(skeleton), "utf-8")
             if arrays:
                 save_safetensors(arrays, temporary / f"{name}.safetensors")  # from where they lie: a replay is large
-        files = {file.name: _fingerprint_of(file) for file in sorted(temporary.iterdir())}
-        body = {"schema_version": SCHEMA_VERSION, "parts": list(parts), "files": files, "info": dict(info)}
-        manifest = json.dumps({"digest": _digest(body), **body}, indent=1)
+        files = {file.name: fingerprint_of(file) for file in sorted(temporary.iterdir())}
+        versions = {"schema_version": current_version(CONTAINER), **stamp(parts)}
+        manifest = seal({**versions, "parts": list(parts), "files": files, "info": dict(info)})
         (temporary / MANIFEST).write_text(manifest, "utf-8")
         for file in temporary.iterdir():
             _flush(file)
@@ -70,12 +71,13 @@ def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, 
 
 
 def read_checkpoint(path: Path, parts: Iterable[str]) -> dict[str, State]:
-    """Reads some parts of a checkpoint, after checking every file that it touches."""
-    manifest = read_manifest(path)
+    """Reads some parts of a checkpoint as this version has them, after checking every file that it touches."""
+    manifest, place = read_manifest(path), f"the checkpoint {path}"
     states = {}
     for name in parts:
         if name not in manifest["parts"]:
-            raise CheckpointError(f"the checkpoint {path} has no part '{name}'; it holds {', '.join(manifest['parts'])}")
+            raise CheckpointError(f"{place} has no part '{name}'; it holds {', '.join(manifest['parts'])}")
+        version = readable_version(name, manifest, place)
         skeleton = _parse_json(_read_verified(path, f"{name}.json", manifest), path / f"{name}.json")
         arrays: dict[str, Array] = {}
         if f"{name}.safetensors" in manifest["files"]:
@@ -87,11 +89,13 @@ def read_checkpoint(path: Path, parts: Iterable[str]) -> dict[str, State]:
             states[name] = _put_arrays(skeleton, arrays)
         except KeyError as error:
             raise CheckpointError(f"{path / name}.safetensors lacks the array {error}") from error
+        if version < current_version(name):
+            states[name] = migrate(states[name], version, PartContext(name, _algo_in(path, manifest)), place)
     return states
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, if it is whole and of a version that this package reads."""
+    """The manifest of a checkpoint, if it is whole and of a version that this package reads. Its parts may be newer."""
     file = path / MANIFEST
     try:
         content = file.read_bytes()
@@ -100,25 +104,39 @@ def read_manifest(path: Path) -> dict[str, Any]:
     manifest = _parse_json(content, file)
     if not isinstance(manifest, dict) or "schema_version" not in manifest:
         raise CheckpointError(f"{file} is not the manifest of a checkpoint")
-    version = manifest["schema_version"]
-    if version != SCHEMA_VERSION:
-        raise CheckpointError(
-            f"the checkpoint {path} has format version {version}, this version of rl_training reads {SCHEMA_VERSION}; use "
-            f"the version of rl_training that wrote it"
-        )
+    place = f"the checkpoint {path}"
+    version = readable_version(CONTAINER, manifest, place)
     if manifest.pop("digest", None) != _digest(manifest):
         raise CheckpointError(f"{file} is damaged: its digest does not match")
-    return manifest
+    manifest = migrate(manifest, version, PartContext(CONTAINER, None), place)
+    return {"written_by": None, "part_versions": dict.fromkeys(manifest["parts"], 1), **manifest}
 
 
 def verify_checkpoint(path: Path) -> dict[str, Any]:
-    """Checks every file of a checkpoint and returns its manifest."""
+    """Checks every file of a checkpoint and the version of every part, and returns its manifest."""
     manifest = read_manifest(path)
+    for part in manifest["parts"]:
+        readable_version(part, manifest, f"the checkpoint {path}")
     for name in manifest["files"]:
         with _readable(path, name):
-            fingerprint = _fingerprint_of(path / name)
+            fingerprint = fingerprint_of(path / name)
         _require_fingerprint(fingerprint, path, name, manifest)
     return manifest
+
+
+def seal(body: Mapping[str, Any]) -> str:
+    """The text of a manifest: its content with a digest of it."""
+    return json.dumps({"digest": _digest(body), **body}, indent=1)
+
+
+def _algo_in(path: Path, manifest: Mapping[str, Any]) -> str | None:
+    """The name of the algorithm whose checkpoint it is, if the checkpoint says."""
+    if "agent.json" not in manifest["files"]:
+        return None
+    agent = _parse_json(_read_verified(path, "agent.json", manifest), path / "agent.json")
+    with contextlib.suppress(LookupError, TypeError):
+        return str(agent["config"]["algo"])
+    return None
 
 
 def _read_verified(path: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
@@ -156,7 +174,7 @@ def _fingerprint(pieces: Iterable[bytes]) -> dict[str, Any]:
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def _fingerprint_of(file: Path) -> dict[str, Any]:
+def fingerprint_of(file: Path) -> dict[str, Any]:
     """The fingerprint of a file, piece by piece: it may be larger than the memory that is left."""
     with file.open("rb") as stream:
         return _fingerprint(iter(lambda: stream.read(PIECE), b""))

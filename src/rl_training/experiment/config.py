@@ -6,7 +6,7 @@ Whatever is wrong with it is said in one sentence per mistake, with the nearest 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,14 @@ import yaml
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticSerializationError
 
-from rl_training.algorithms.config import AlgorithmConfig, Count, Positive, StrictModel
+from rl_training.algorithms.config import (
+    AlgorithmConfig,
+    Count,
+    Positive,
+    StrictModel,
+    current_name,
+    with_current_names,
+)
 from rl_training.envs.wrappers import wrapper_problem
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.packaged import packaged_configs
@@ -109,7 +116,7 @@ class TrainConfig(StrictModel):
 
 def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
     """Checks the values and spells out every default."""
-    values = dict(data)
+    values = rename_old(data)
     if "algo" not in values:
         raise ConfigError("the config does not say which algorithm: add 'algo: dqn', or pass --algo")
     if "env_id" not in values:
@@ -157,15 +164,41 @@ def _sentences(error: ValidationError, model: type[StrictModel], prefix: str) ->
 
 def _keys_at(model: type[StrictModel], path: Sequence[str]) -> Iterable[str]:
     for part in path:
-        annotation = model.model_fields[part].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, StrictModel)):
+        inner = _group(model, part)
+        if inner is None:
             return ()
-        model = annotation
+        model = inner
     return model.model_fields
 
 
+def _group(model: type[StrictModel], name: str, algo: object = None) -> type[StrictModel] | None:
+    """The model of the settings under a name, if it is a group of them. Those of algo_kwargs are the algorithm's."""
+    if (model, name) == (TrainConfig, "algo_kwargs") and isinstance(algo, str):
+        with contextlib.suppress(ConfigError):  # an algorithm that does not exist is an error elsewhere
+            return get_algorithm(algo).config_class
+    annotation = model.model_fields[name].annotation if name in model.model_fields else None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, StrictModel) else None
+
+
+def rename_old(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Values, not yet checked, with every setting under the name that it has now."""
+    values = _renamed(TrainConfig, data, "")
+    for name, value in values.items():
+        group = _group(TrainConfig, name, values.get("algo"))
+        if group is not None and isinstance(value, Mapping):
+            values[name] = _renamed(group, value, f"{name}: ")
+    return values
+
+
+def _renamed(model: type[StrictModel], data: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    try:
+        return with_current_names(model, data)
+    except ValueError as error:
+        raise ConfigError(f"{prefix}{error}") from error
+
+
 def load_config_data(name_or_path: str) -> dict[str, Any]:
-    """The values of a packaged config or of a YAML file, not yet checked."""
+    """The values of a packaged config or of a YAML file, under current names but not yet checked."""
     path = Path(name_or_path)
     packaged = packaged_configs()
     if name_or_path in packaged:
@@ -181,7 +214,7 @@ def load_config_data(name_or_path: str) -> dict[str, Any]:
     data = parse_yaml(text, name_or_path)
     if not isinstance(data, dict):
         raise ConfigError(f"the config {name_or_path} must be a mapping of settings, such as 'algo: dqn'")
-    return data
+    return rename_old(data)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -207,13 +240,13 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Values with ``dotted.key=value`` overrides applied; a value is read as YAML."""
-    result = dict(data)
+    """Values with ``dotted.key=value`` overrides applied; a value is read as YAML. Old names mean what the new ones do."""
+    result = rename_old(data)
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
             raise ConfigError(f"--set takes key=value, such as algo_kwargs.batch_size=128, not '{override}'")
-        *folders, last = key.split(".")
+        *folders, last = _current_path(key.split("."), result.get("algo"))
         level = result
         for folder in folders:
             inner = level.get(folder)
@@ -223,3 +256,12 @@ def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[s
             level = level[folder]
         level[last] = parse_yaml(text, f"--set {override}")
     return result
+
+
+def _current_path(path: Iterable[str], algo: object) -> Iterator[str]:
+    """The parts of a dotted key, by the names that settings have now."""
+    model: type[StrictModel] | None = TrainConfig
+    for part in path:
+        name = part if model is None else current_name(model, part)
+        model = None if model is None else _group(model, name, algo)
+        yield name

@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.errors import CheckpointError, ConfigError, IncompatibleError
 from rl_training.experiment.checkpoint import (
     MANIFEST,
     REPLACED_PREFIX,
@@ -33,10 +33,12 @@ from rl_training.experiment.checkpoint import (
     verify_checkpoint,
     write_checkpoint,
 )
+from rl_training.experiment.compat import is_newer, naming_the_writer
 from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
 from rl_training.types import State
 
 CONFIG_FILE = "config.yaml"
+METADATA_FILE = "metadata.json"
 EVALUATION_FILE = "evaluation.json"
 #: Parts of a checkpoint. ``agent`` and ``policy`` are all that acting needs; the others continue training.
 ACTING_PARTS = ("agent", "policy")
@@ -86,7 +88,7 @@ class Run:
             (path / "checkpoints").mkdir(parents=True)
             try:
                 (path / CONFIG_FILE).write_text(config.to_yaml(), "utf-8")
-                (path / "metadata.json").write_text(json.dumps(_metadata(config, command), indent=1) + "\n", "utf-8")
+                (path / METADATA_FILE).write_text(json.dumps(_metadata(config, command), indent=1) + "\n", "utf-8")
             except OSError:
                 shutil.rmtree(path, ignore_errors=True)  # half a run would be in the way of the next attempt
                 raise
@@ -189,7 +191,21 @@ def open_run(path: Path) -> Run:
         raise CheckpointError(f"there is no run at {path}")
     if not is_run(path):
         raise CheckpointError(f"{path} is not a run directory: it has no {CONFIG_FILE}")
-    return Run(path, resolve_config(load_config_data(str(path / CONFIG_FILE))))
+    with naming_the_writer(path, _newest_writer(path)):
+        config = resolve_config(load_config_data(str(path / CONFIG_FILE)))
+    return Run(path, config)
+
+
+def _newest_writer(run_path: Path) -> str | None:
+    """The version of rl_training that began a run, or that wrote its last checkpoint if that is newer."""
+    writer = None
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        writer = json.loads((run_path / METADATA_FILE).read_text("utf-8"))["versions"]["rl-training"]
+    for checkpoint in step_directories(run_path)[:1]:
+        with contextlib.suppress(CheckpointError):
+            later = read_manifest(checkpoint)["written_by"]
+            writer = later if not isinstance(writer, str) or is_newer(later, writer) else writer
+    return writer
 
 
 def step_directories(run_path: Path) -> list[Path]:
@@ -216,17 +232,20 @@ def owning_run(path: Path) -> tuple[Path, Path | None]:
 def last_good_checkpoint(run_path: Path, warn: Callable[[str], None]) -> Path | None:
     """The newest whole checkpoint, or None if none was ever written. Damaged ones are named and passed over, and one with
     a replay is preferred to a newer one without, because only it continues exactly."""
-    without_replay = None
+    without_replay = incompatible = None
     candidates = step_directories(run_path)
     for path in candidates:
         try:
             manifest = verify_checkpoint(path)
         except CheckpointError as error:
             warn(f"{error}; falling back to the checkpoint before it")
+            incompatible = error if isinstance(error, IncompatibleError) else incompatible
             continue
         if REPLAY_PART in manifest["parts"]:
             return path
         without_replay = without_replay or path
+    if incompatible is not None and without_replay is None:
+        raise incompatible  # beginning again would be no help: another version can go on
     if candidates and without_replay is None:
         raise CheckpointError(
             f"none of the checkpoints of {run_path} can be read; start the run again with: rl-training train --config "
@@ -243,12 +262,16 @@ def find_checkpoint(path: Path, warn: Callable[[str], None]) -> Path:
         raise CheckpointError(f"there is no run or checkpoint at {path}")
     if not is_run(path):
         raise CheckpointError(f"{path} is neither a run directory nor a checkpoint")
+    incompatible = None
     for candidate in step_directories(path):
         try:
             read_checkpoint(candidate, ACTING_PARTS)
             return candidate
         except CheckpointError as error:
             warn(f"{error}; falling back to the checkpoint before it")
+            incompatible = error if isinstance(error, IncompatibleError) else incompatible
+    if incompatible is not None:
+        raise incompatible
     raise CheckpointError(f"the run {path} has no checkpoint that can be used; train it with: rl-training resume {path}")
 
 

@@ -19,7 +19,9 @@ from safetensors.numpy import load_file, save_file
 
 from rl_training.algorithms.policy import ExportModule, Policy
 from rl_training.errors import CheckpointError, ConfigError, MissingExtraError
+from rl_training.experiment.compat import PartContext, migrate, naming_the_writer, readable_version, stamp
 from rl_training.experiment.config import TrainConfig, resolve_config
+from rl_training.experiment.run import ACTING_PARTS
 from rl_training.runtime.inference import build_policy, predict
 from rl_training.types import Array, SpaceSpec
 
@@ -173,16 +175,24 @@ def _quiet() -> Any:
 
 def _export_safetensors(policy: Policy, config: TrainConfig, path: Path) -> float:
     arrays = {name: value.cpu().numpy() for name, value in policy.state_dict().items()}
-    description = {"config": config.describe(), "spaces": policy.spec.to_json()}
+    description = {"config": config.describe(), "spaces": policy.spec.to_json(), **stamp(ACTING_PARTS)}
     save_file(arrays, path, metadata={"rl_training": json.dumps(description)})
     obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
     return _largest_difference(_outputs(_module(policy), obs), _outputs(_module(load_exported(path)), obs))
 
 
 def load_exported(path: Path) -> Policy:
-    """The policy of a safetensors export."""
+    """The policy of a safetensors export, of this version or an older one."""
     with safe_open(path, framework="numpy") as file:
         description = json.loads(file.metadata()["rl_training"])
-    policy = build_policy(resolve_config(description["config"]), SpaceSpec.from_json(description["spaces"]))
-    policy.load_state_dict({name: torch.from_numpy(value) for name, value in load_file(path).items()})
+    weights = {name: torch.from_numpy(value) for name, value in load_file(path).items()}
+    parts = {"agent": {key: description[key] for key in ("config", "spaces")}, "policy": weights}
+    place, algo = f"the exported policy {path}", description["config"].get("algo")
+    for name, state in parts.items():
+        version = readable_version(name, description, place)
+        parts[name] = migrate(state, version, PartContext(name, algo), place)
+    with naming_the_writer(path, description.get("written_by")):
+        config = resolve_config(parts["agent"]["config"])
+    policy = build_policy(config, SpaceSpec.from_json(parts["agent"]["spaces"]))
+    policy.load_state_dict(parts["policy"])
     return policy

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.errors import CheckpointError, ObservationError
-from rl_training.experiment.checkpoint import read_checkpoint, write_checkpoint
+from rl_training.experiment.checkpoint import read_checkpoint, read_manifest, write_checkpoint
+from rl_training.experiment.compat import naming_the_writer
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import ACTING_PARTS, find_checkpoint
@@ -24,7 +25,8 @@ def load_policy(path: Path, warn: Callable[[str], None]) -> tuple[TrainConfig, P
     checkpoint = find_checkpoint(path, warn)
     parts = read_checkpoint(checkpoint, ACTING_PARTS)
     try:
-        config = resolve_config(parts["agent"]["config"])
+        with naming_the_writer(checkpoint, read_manifest(checkpoint)["written_by"]):
+            config = resolve_config(parts["agent"]["config"])
         policy = build_policy(config, SpaceSpec.from_json(parts["agent"]["spaces"]))
         policy.load_state_dict(parts["policy"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:

@@ -61,4 +61,5 @@ class RunLog:
     def restore(self, info: Mapping[str, Any]) -> None:
         """Continues where a checkpoint was written."""
         self._bytes = info["metrics_bytes"]
-        self._earlier_seconds, self._earlier_cpu_seconds = info["time/seconds"], info["time/cpu_seconds"]
+        self._earlier_seconds = info.get("time/seconds", 0.0)
+        self._earlier_cpu_seconds = info.get("time/cpu_seconds", 0.0)

@@ -18,6 +18,7 @@ from rl_training.envs.factory import EnvFactory
 from rl_training.envs.pool import EnvPool
 from rl_training.errors import CheckpointError, EnvironmentFault
 from rl_training.experiment.checkpoint import read_checkpoint, read_manifest, write_checkpoint
+from rl_training.experiment.compat import part_of, with_defaults
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS, Run
@@ -300,6 +301,11 @@ class Trainer:
         with_replay = REPLAY_PART in manifest["parts"]
         parts = read_checkpoint(checkpoint, (*TRAINING_PARTS, REPLAY_PART) if with_replay else TRAINING_PARTS)
         try:
+            # What this version of a run has and that of the checkpoint had not, starts from its initial value.
+            initial = {"training": self._training_state(), REPLAY_PART: self.learner.replay_state() or {}}
+            for part in initial.keys() & parts.keys():
+                place = part_of(f"the checkpoint {checkpoint}", part)
+                parts[part] = with_defaults(parts[part], initial[part], place, manifest.get("written_by"))
             self._load(parts)
             self.log.restore(manifest["info"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:

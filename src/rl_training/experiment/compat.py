@@ -1,0 +1,153 @@
+"""Files of other versions: how old ones are brought up to date, and how those that cannot be read are refused.
+
+Each part of a checkpoint has a version. A part that is behind is brought up to date by migrations, one version at a time; a
+key that a state lacks takes the value of a fresh object; what is newer or too old is refused with the version that can read
+it. docs/adr/0011-compatibility.md has the policy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rl_training.errors import CheckpointError, ConfigError, IncompatibleError
+from rl_training.types import State
+from rl_training.version import __version__
+
+
+@dataclass(frozen=True)
+class PartContext:
+    """What a migration may know besides the state."""
+
+    part: str
+    algo: str | None  # None where the checkpoint holds no agent
+
+
+Migration = Callable[[State, PartContext], State]
+
+#: The manifest and the layout of the files, versioned and migrated like a part; its state is the manifest.
+CONTAINER = "container"
+SCHEMA_VERSION = 1
+PART_VERSIONS: dict[str, int] = {"agent": 1, "policy": 1, "training": 1, "replay": 1}
+#: (part, version) to what makes the next version of it.
+MIGRATIONS: dict[tuple[str, int], Migration] = {}
+#: (part, version) whose migration has been removed, to the last rl_training that had it.
+LAST_READERS: dict[tuple[str, int], str] = {}
+#: Names of mappings that are data: their keys are what was drawn, measured or stored, so they are taken as they were saved.
+DATA_KEYS = frozenset({"streams", "metrics", "held", "columns"})
+
+
+def current_version(part: str) -> int:
+    """The version that this package writes."""
+    return SCHEMA_VERSION if part == CONTAINER else PART_VERSIONS.get(part, 1)
+
+
+def stamp(parts: Iterable[str]) -> dict[str, Any]:
+    """What a file says of the versions of what it holds."""
+    return {"written_by": __version__, "part_versions": {part: current_version(part) for part in parts}}
+
+
+def readable_version(part: str, header: Mapping[str, Any], place: str) -> int:
+    """The version of a part by what was stamped on a file, if this package can read it; without a stamp it is 1."""
+    versions = {CONTAINER: header.get("schema_version")} if part == CONTAINER else header.get("part_versions", {})
+    version = versions.get(part, 1) if isinstance(versions, Mapping) else None
+    if type(version) is not int:
+        raise CheckpointError(f"{place} does not say the version of its {part}; it is damaged")
+    what = f"{place} has format version {version}" if part == CONTAINER else f"{part_of(place, part)} has version {version}"
+    current, writer = current_version(part), _version_or_none(header.get("written_by"))
+    if version > current:
+        remedy = "install the newest version of rl_training" if writer is None else _written_by_newer(writer)
+        raise IncompatibleError(f"{what}, and rl_training {__version__} reads up to {current}; {remedy}")
+    for step in range(version, current):
+        if (part, step) not in MIGRATIONS:
+            reader = LAST_READERS.get((part, step))
+            last = f"rl_training {reader} is the last version that does: install that version to use it"
+            remedy = _use_the_writer(writer) if reader is None else last
+            raise IncompatibleError(f"{what}, which rl_training {__version__} no longer reads; {remedy}")
+    return version
+
+
+def migrate(state: State, version: int, context: PartContext, place: str) -> State:
+    """A state of a readable version as the current one has it."""
+    for step in range(version, current_version(context.part)):
+        try:
+            state = MIGRATIONS[context.part, step](state, context)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{part_of(place, context.part)} cannot be brought from version {step} to {step + 1}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    return state
+
+
+def with_defaults(saved: State, initial: State, place: str = "the saved state", written_by: object = None) -> State:
+    """The saved state, with what it lacks from the state of a freshly built object.
+
+    Only mappings are looked into, on both sides; lists, arrays and the mappings named in ``DATA_KEYS`` are taken as saved. A
+    key that the fresh object does not know is refused, because continuing without it would not be the same run.
+    """
+    return _filled(saved, initial, "", place, written_by)
+
+
+def _filled(saved: State, initial: State, where: str, place: str, written_by: object) -> State:
+    unknown = [key for key in saved if key not in initial]
+    if unknown:
+        writer = _version_or_none(written_by)
+        remedy = _written_by_newer(writer) if writer is not None and is_newer(writer) else _use_the_writer(writer)
+        raise IncompatibleError(
+            f"{place} holds '{where}{unknown[0]}', which rl_training {__version__} does not know; {remedy}"
+        )
+    filled = {**initial, **saved}
+    for key, value in saved.items():
+        if key not in DATA_KEYS and isinstance(value, dict) and isinstance(initial[key], dict):
+            filled[key] = _filled(value, initial[key], f"{where}{key}.", place, written_by)
+    return filled
+
+
+@contextlib.contextmanager
+def naming_the_writer(place: object, written_by: object) -> Iterator[None]:
+    """Adds to an error in a saved config that a newer version wrote it, if so."""
+    try:
+        yield
+    except ConfigError as error:
+        if not is_newer(written_by):
+            raise
+        raise ConfigError(
+            f"{error}; {place} was written by rl_training {written_by}, which is newer than this version ({__version__}): "
+            "install that version or newer"
+        ) from error
+
+
+def is_newer(version: object, than: str = __version__) -> bool:
+    """Whether this is a version of rl_training, and a later one. Only its numbers count."""
+    return _version_or_none(version) is not None and _numbers(str(version)) > _numbers(than)
+
+
+def part_of(place: str, part: str) -> str:
+    """A part for a sentence."""
+    return f"the part '{part}' of {place}"
+
+
+def _numbers(version: str) -> list[int]:
+    release = re.match(r"[\d.]*", version)
+    numbers = [int(number) for number in (release.group() if release else "").split(".") if number]
+    while numbers and numbers[-1] == 0:
+        del numbers[-1]
+    return numbers
+
+
+def _version_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)*[\w.+]*", value) else None
+
+
+def _written_by_newer(writer: str) -> str:
+    return f"it was written by rl_training {writer}; install that version or newer"
+
+
+def _use_the_writer(writer: str | None) -> str:
+    if writer is None:
+        return "use the version of rl_training that wrote it"
+    return f"it was written by rl_training {writer}: install that version to use it"
