@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LinearSchedule:
-    """From ``initial`` to ``final`` in a straight line over ``steps`` steps, then constant; 0 steps is ``final`` at once."""
+    """Moves linearly from ``initial`` to ``final`` over ``steps`` steps, then stays there; 0 steps means ``final`` always."""
 
     initial: float
     final: float
@@ -20,5 +20,5 @@ class LinearSchedule:
 
 
 def bias_correction(beta: float, steps: int) -> LinearSchedule:
-    """The exponent of prioritised replay's importance weights: from ``beta`` to 1 over ``steps``; 0 steps: it stays."""
+    """The importance-sampling exponent of prioritised replay: from ``beta`` to 1 over ``steps``, or constant if that is 0."""
     return LinearSchedule(beta, 1.0 if steps else beta, steps)
