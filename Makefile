@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
-setup: $(READY)  ## make .venv and install the package into it
+setup: $(READY)  ## create .venv and install the package into it
 
 train: $(READY)  ## train DQN on CartPole-v1 and evaluate it
 	$(BIN)/rl-training train --config dqn/cartpole
@@ -23,7 +23,7 @@ train: $(READY)  ## train DQN on CartPole-v1 and evaluate it
 test: $(READY)  ## run the fast tests
 	$(BIN)/python -m pytest -n 2
 
-test-slow: $(READY)  ## run the tests that take long
+test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -n 2 -m slow
 
 DMC := .venv-dmc
@@ -32,16 +32,16 @@ $(DMC)/.ready: pyproject.toml constraints.txt
 	$(DMC)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dmc]' pytest
 	touch $@
 
-test-dmc: $(DMC)/.ready  ## run the tests of DeepMind Control, in an environment of its own
+test-dmc: $(DMC)/.ready  ## run the DeepMind Control tests in a separate virtual environment
 	MUJOCO_GL=egl $(DMC)/bin/python -m pytest tests/test_dm_control.py
 
-check: $(READY)  ## lint, format, types, layers
+check: $(READY)  ## check linting, formatting, types and import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(READY)  ## put the code into the project's format
+format: $(READY)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -50,18 +50,18 @@ $(BENCH_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	touch $(BENCH_READY)
 
-learn: $(BENCH_READY)  ## train the packaged configs and hold them against published figures
+learn: $(BENCH_READY)  ## train the packaged configs and compare them with published figures
 	$(BIN)/rl-training bench
 
-learn-peers: $(BENCH_READY)  ## the same beside Stable-Baselines3 and sb3-contrib, and the race to solve CartPole
+learn-peers: $(BENCH_READY)  ## compare with Stable-Baselines3 and sb3-contrib, and race them to solve CartPole
 	$(BIN)/rl-training bench --peers
 	$(BIN)/rl-training bench --time-to-solve
 
-bench: $(BENCH_READY)  ## measure speed against the peers: docs/benchmarks.md
+bench: $(BENCH_READY)  ## measure speed against the peers and update docs/benchmarks.md
 	$(BIN)/python benchmarks/speed.py
 
-bench-quick: $(BENCH_READY)  ## a part of it, in below five minutes, only printed
+bench-quick: $(BENCH_READY)  ## measure a subset in under five minutes and only print it
 	$(BIN)/python benchmarks/speed.py --quick
 
-clean:  ## remove what make has made
+clean:  ## remove everything that make has created
 	rm -rf $(VENV) $(DMC) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

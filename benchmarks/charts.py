@@ -1,4 +1,4 @@
-"""The speed measurements as bars: every candidate's rate divided by that of the fastest peer."""
+"""The speed measurements as a bar chart: every candidate's rate divided by that of the fastest peer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLORS = {"reached": "#2a7f62", "missed": "#b3402a", "no bar": "#4c72b0", "peer"
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: a ratio with its smallest and largest round, and the length that ours is meant to have."""
+    """One bar: a ratio with its smallest and largest round, and the length that one of our bars should reach."""
 
     label: str
     ratio: Ratio
@@ -27,7 +27,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Group:
-    """The bars of one rate of one workload, all divided by the ``unit``: the fastest peer, or without any the limit."""
+    """The bars for one rate of one workload, all divided by the ``unit``: the fastest peer, or the limit if there is none."""
 
     title: str
     unit: str
@@ -35,7 +35,7 @@ class Group:
 
 
 def groups(results: Results) -> Iterator[Group]:
-    """One for each rate that was measured for us and somebody else."""
+    """One group for each rate that was measured both for us and for another candidate."""
     for name, series in results.items():
         candidates = WORKLOADS[name].candidates
         measured = {key: series[key] for key in candidates if key in series and series[key].measured}
@@ -68,7 +68,7 @@ def _ratio(measured: Mapping[str, Series], one: str, other: str, rate: str) -> R
 
 
 def draw_speed(results: Results, path: Path) -> bool:
-    """False if there is nothing to draw."""
+    """Draws the chart. Returns False if there is nothing to draw."""
     drawn = list(groups(results))
     if not drawn:
         return False

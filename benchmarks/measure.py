@@ -1,4 +1,4 @@
-"""What a candidate returns: amounts of work with the time they took, and the means to take that time."""
+"""What a candidate returns: amounts of work with the time they took, and the tools to measure that time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rate:
-    """An amount of work and its time, as CPU seconds of the process and as seconds on the wall."""
+    """An amount of work and the time it took, in CPU seconds of the process and in wall-clock seconds."""
 
     count: int
     cpu_seconds: float
@@ -35,24 +35,24 @@ class Measurement:
     rates: dict[str, Rate]
     work: dict[str, int] = field(default_factory=dict)
     outcome: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)  # by phase of the loop, and of compilation before it
+    seconds: dict[str, float] = field(default_factory=dict)  # by phase of the loop, and for compilation before it
 
 
 class Stopwatch:
-    """Runs from its making."""
+    """Measures the time since it was created."""
 
     def __init__(self) -> None:
         self._wall = time.perf_counter()
         self._cpu = time.process_time()
 
     def rate(self, count: int) -> Rate:
-        """This much work has been done since the start."""
+        """The rate, if this much work has been done since the start."""
         cpu = time.process_time()
         return Rate(count, cpu - self._cpu, time.perf_counter() - self._wall)
 
 
 def repeat(call: Callable[[], object], times: int, count_per_call: int = 1) -> Rate:
-    """The rate of calling this function again and again."""
+    """The rate of calling this function repeatedly."""
     watch = Stopwatch()
     for _ in range(times):
         call()
@@ -60,8 +60,8 @@ def repeat(call: Callable[[], object], times: int, count_per_call: int = 1) -> R
 
 
 def timed(call: Callable[[PhaseTimer], object], warm_up: int, times: int) -> tuple[Rate, dict[str, float]]:
-    """The rate of a function that laps its phases, after some calls that do not count, and its seconds by phase."""
-    from rl_training.runtime.cadence import PhaseTimer  # imports torch, which a worker must not do before it has settled
+    """The rate of a function that times its phases, measured after some warm-up calls, and its seconds by phase."""
+    from rl_training.runtime.cadence import PhaseTimer  # imports torch, which a worker may do only after ``settle``
 
     for _ in range(warm_up):
         call(PhaseTimer())

@@ -1,4 +1,4 @@
-"""Measurements into a table of medians and ratios, in Markdown."""
+"""Turns measurements into Markdown tables of medians and ratios."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workloads import COMPILED, OURS, WORKLOADS, Workload
 from rl_training.bench.document import markdown_table
 
 HEADER = ("workload", "rate", "we", "our rate / CPU s", "against", "its rate / CPU s", "ratio", "bar", "", "wall: ours, its")
-#: of the loop, in the order of a table
+#: Phases of the training loop, in the order of the table.
 PHASES = ("environment", "acting", "sampling", "update", "rest")
 #: Candidates whose amounts of work differ by more than this share did not do the same job.
 WORK_TOLERANCE = 0.01
@@ -27,12 +27,12 @@ class Series:
     threads: int = 1
 
     def rates(self, name: str) -> list[float]:
-        """Those that ratios are of: CPU seconds would count what several threads save as lost."""
+        """The rates to take ratios of. With several threads these are wall-clock rates: CPU seconds would hide the gain."""
         return self.cpu_rates(name) if self.threads == 1 else self.wall_rates(name)
 
     @property
     def measured(self) -> bool:
-        """In every round: one that failed on the way has too few to be compared."""
+        """Whether every round was measured. A candidate that failed midway has too few rounds to be compared."""
         return bool(self.rounds) and self.absent is None
 
     def cpu_rates(self, name: str) -> list[float]:
@@ -44,8 +44,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ours divided by another's, round by round: neighbours in time share the machine's mood, which the ratio of two medians
-    would let back in."""
+    """Our rate divided by another's, round by round. Measurements of one round run under similar load, so their ratio is
+    steadier than the ratio of two medians."""
 
     by_round: Sequence[float]
 
@@ -64,19 +64,19 @@ class Ratio:
         return f"{self.median:.2f} ({min(self.by_round):.2f}..{max(self.by_round):.2f})"
 
 
-#: by workload, then by candidate
+#: Measurements by workload, then by candidate.
 Results = Mapping[str, Mapping[str, Series]]
 
 
-def bar_of(workload: Workload, mine: str, name: str, rate: str) -> float | None:
-    """What the rate of this one of ours, divided by the other's, must reach."""
+def bar_of(workload: Workload, ours: str, name: str, rate: str) -> float | None:
+    """The ratio that this candidate of ours must reach against the named one."""
     candidate = workload.candidates[name]
     if candidate.bars is not None:
         best = COMPILED if COMPILED in workload.candidates else OURS
-        return candidate.bars.get(rate) if mine == best else None
+        return candidate.bars.get(rate) if ours == best else None
     if candidate.is_limit:
         return None
-    return (workload.bars if mine == OURS else workload.compiled_bars).get(rate)
+    return (workload.bars if ours == OURS else workload.compiled_bars).get(rate)
 
 
 def verdict(ratio: float, bar: float | None) -> str:
@@ -84,19 +84,19 @@ def verdict(ratio: float, bar: float | None) -> str:
 
 
 def table(results: Results) -> str:
-    """A row for each rate and peer or limit: medians over the rounds, in brackets the smallest..largest."""
+    """A row for each rate and each peer or limit: medians over the rounds, with the range in brackets."""
     return markdown_table(HEADER, [row for name, series in results.items() for row in _rows(name, series)])
 
 
 def _rows(workload_name: str, series: Mapping[str, Series]) -> Iterator[tuple[str, ...]]:
     workload = WORKLOADS[workload_name]
     for rate in workload.bars:
-        for mine in (OURS, COMPILED):
+        for ours in (OURS, COMPILED):
             for name, candidate in workload.candidates.items():
-                if mine in series and name in series and name not in (OURS, COMPILED):
+                if ours in series and name in series and name not in (OURS, COMPILED):
                     label = f"{name} (limit)" if candidate.is_limit else name
-                    bar = bar_of(workload, mine, name, rate)
-                    yield (workload_name, rate, mine, *_comparison(series[mine], label, series[name], rate, bar))
+                    bar = bar_of(workload, ours, name, rate)
+                    yield (workload_name, rate, ours, *_comparison(series[ours], label, series[name], rate, bar))
 
 
 def _comparison(ours: Series, label: str, other: Series, rate: str, bar: float | None) -> tuple[str, ...]:
@@ -119,8 +119,8 @@ def _rate(value: float) -> str:
 
 
 def outcomes(results: Results) -> list[str]:
-    """A sentence for each share that a workload of ours measured beside its rates: of CPU time, or of the wall's if it has
-    several threads."""
+    """A sentence for each share of the time that a workload of ours measured besides its rates: of CPU time, or of wall-clock
+    time if it has several threads."""
     sentences = []
     for workload_name, series in results.items():
         workload, rounds = WORKLOADS[workload_name], series[OURS].rounds if OURS in series else []
@@ -135,7 +135,7 @@ def outcomes(results: Results) -> list[str]:
 
 
 def compile_times(results: Results) -> list[str]:
-    """A sentence for each candidate that compiled: its rates are without that time."""
+    """A sentence for each candidate that compiled; its rates do not include that time."""
     sentences = []
     for workload_name, series in results.items():
         for name, candidate in series.items():
@@ -146,8 +146,8 @@ def compile_times(results: Results) -> list[str]:
 
 
 def profile(results: Results) -> str:
-    """Where the time of ours and of the limits goes: microseconds of an env step, or of an update where updates alone are
-    made; medians over the rounds."""
+    """Where the time goes, for ours and for the limits: microseconds per env step, or per update in workloads that only make
+    updates; medians over the rounds."""
     rows = []
     for workload_name, series in results.items():
         for name, candidate in WORKLOADS[workload_name].candidates.items():
@@ -160,18 +160,18 @@ def profile(results: Results) -> str:
 
 
 def microseconds(measured: Measurement) -> dict[str, float]:
-    """By phase, of one step; nothing if that is not known."""
+    """The microseconds of one step by phase; empty if they are not known."""
     if len(measured.rates) != 1:
         return {}
     ((what, rate),) = measured.rates.items()
     if "update" in measured.seconds:
         return {phase: seconds * 1e6 / rate.count for phase, seconds in measured.seconds.items()}
-    # who made nothing but updates and did not split them up
+    # A candidate that only made updates and did not split them into phases.
     return {"update": rate.wall_seconds * 1e6 / rate.count} if what == "updates" else {}
 
 
 def work_differences(results: Results) -> list[str]:
-    """A sentence for each candidate that did another amount of work than we did, whose ratio therefore means nothing."""
+    """A sentence for each candidate whose amount of work differs from ours, so that its ratio is meaningless."""
     sentences = []
     for workload_name, series in results.items():
         if OURS not in series:
@@ -179,8 +179,8 @@ def work_differences(results: Results) -> list[str]:
         for name, candidate in series.items():
             for ours, theirs in zip(series[OURS].rounds, candidate.rounds, strict=False):
                 for unit in {**ours.work, **theirs.work}:
-                    mine, other = ours.work.get(unit), theirs.work.get(unit)
-                    if mine is None or other is None or abs(other - mine) > WORK_TOLERANCE * mine:
-                        theirs_text, our_text = ("an unknown number of" if n is None else n for n in (other, mine))
-                        sentences.append(f"{workload_name}: {name} did {theirs_text} {unit}, we did {our_text}")
+                    our_work, their_work = ours.work.get(unit), theirs.work.get(unit)
+                    if our_work is None or their_work is None or abs(their_work - our_work) > WORK_TOLERANCE * our_work:
+                        their_text, our_text = ("an unknown number" if n is None else n for n in (their_work, our_work))
+                        sentences.append(f"{workload_name}, {unit}: {their_text} by {name}, {our_text} by us")
     return list(dict.fromkeys(sentences))

@@ -1,12 +1,12 @@
-"""Measures our speed beside that of the peers, and writes the table and the bars of docs/benchmarks.md.
+"""Measures our speed and that of the peers, and writes the table and the chart of docs/benchmarks.md.
 
-    python benchmarks/speed.py [--workloads w1 w1c replay] [--rounds 5]   measure these, keep what is known of the others
+    python benchmarks/speed.py [--workloads w1 w1c replay] [--rounds 5]   measure these, keep the results of the others
     python benchmarks/speed.py --report                                   measure nothing, write the page again
-    python benchmarks/speed.py --quick                                    a small part, only printed
+    python benchmarks/speed.py --quick                                    measure a small subset and only print it
 
-Each measurement is a fresh process on one core with one thread, or as many as the workload says. The candidates take turns,
-so that a slow minute of the machine hits all of them. Ratios are of rates per CPU second: other programs on the machine then
-count for little. With several threads they are of rates on the wall.
+Each measurement is a fresh process on one core with one thread, or on as many as the workload specifies. The candidates take
+turns, so that a slow minute of the machine affects all of them. Ratios compare rates per CPU second, on which other programs
+on the machine have little effect. With several threads, ratios compare wall-clock rates.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from rl_training.bench.machine import machine, today, versions
 WORKER = Path(__file__).with_name("worker.py")
 RESULTS = Path(__file__).parent / "results" / "speed.json"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-#: Together below five minutes, and something of each kind.
+#: Under five minutes in total, with a sample of each kind.
 QUICK, QUICK_ROUNDS = ("w7", "w7r", "w4r"), 2
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each candidate runs (default: 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="number of runs per candidate (default: 5)")
     parser.add_argument("--core", type=int, help="the core to run on (default: the last one allowed)")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="JSON", help="where the figures are kept")
-    parser.add_argument("--page", type=Path, default=PAGE, metavar="MD", help="where the table goes; the bars beside it")
-    parser.add_argument("--report", action="store_true", help="measure nothing")
-    parser.add_argument("--quick", action="store_true", help="a subset in below five minutes; writes nothing")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="JSON", help="file with the measurements")
+    parser.add_argument("--page", type=Path, default=PAGE, metavar="MD", help="page for the table; the chart goes beside it")
+    parser.add_argument("--report", action="store_true", help="measure nothing; only write the page again")
+    parser.add_argument("--quick", action="store_true", help="measure a subset in under five minutes; write nothing")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -59,9 +59,9 @@ def main() -> int:
     for name in () if args.report else args.workloads:
         measured[name] = measure(name, args.rounds, args.core)
         if measured[name][OURS].absent is not None:
-            continue  # nothing to compare with: what is known stays
+            continue  # there is nothing to compare with: keep the previous results
         known[name] = as_json(name, measured[name])
-        if not args.quick:  # at once: a stop loses only the workload under way
+        if not args.quick:  # after each workload, so that an interruption loses only the current one
             args.results.parent.mkdir(parents=True, exist_ok=True)
             args.results.write_text(json.dumps({"workloads": in_order(known)}, indent=1) + "\n", "utf-8")
     text = report(known, None if args.quick else args.page)
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def measure(workload_name: str, rounds: int, core: int | None) -> dict[str, Series]:
-    """All candidates of a workload in turns. One that fails is not asked again."""
+    """Measures all candidates of a workload in turns. One that fails is not run again."""
     workload = WORKLOADS[workload_name]
     results = {
         name: Series(absent=None if candidate.is_installed else "not installed", threads=workload.threads)
@@ -91,11 +91,11 @@ def measure(workload_name: str, rounds: int, core: int | None) -> dict[str, Seri
 
 
 def run_worker(workload_name: str, candidate_name: str, seed: int, core: int | None) -> Measurement | None:
-    """One measurement in a process of its own; None, with the error on standard error, if that fails."""
+    """One measurement in a separate process; None, with the error on standard error, if that fails."""
     command: Sequence[str] = (sys.executable, str(WORKER), workload_name, candidate_name, "--seed", str(seed))
     if core is not None:
         command = (*command, "--core", str(core))
-    with tempfile.TemporaryDirectory() as cache:  # nothing was compiled before
+    with tempfile.TemporaryDirectory() as cache:  # an empty cache
         env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=env)
     if done.returncode != 0:
@@ -109,7 +109,7 @@ def _measurement(fields: Mapping[str, Any]) -> Measurement:
 
 
 def as_json(workload_name: str, results: Mapping[str, Series]) -> dict[str, Any]:
-    """Everything measured of a workload, and with what it was measured."""
+    """Everything measured for a workload, and what it was measured with."""
     packages = {candidate.package for workload in WORKLOADS.values() for candidate in workload.candidates.values()}
     return {
         "date": today(),
@@ -121,12 +121,12 @@ def as_json(workload_name: str, results: Mapping[str, Series]) -> dict[str, Any]
 
 
 def in_order(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Workloads in the order of the table; those that are no more have no place."""
+    """Workloads in the order of the table; those that no longer exist are dropped."""
     return {name: known[name] for name in WORKLOADS if name in known}
 
 
 def load_measurements(path: Path) -> dict[str, Any]:
-    """What is known, by workload. Files of before named the versions once for all workloads, and no date."""
+    """The stored measurements by workload. Older files gave the versions once for all workloads, and no date."""
     if not path.exists():
         return {}
     data = json.loads(path.read_text("utf-8"))
@@ -135,16 +135,16 @@ def load_measurements(path: Path) -> dict[str, Any]:
 
 
 def report(known: Mapping[str, Any], page: Path | None) -> str:
-    """The table, what it was measured with, and what is wrong with it; onto the page, if there is one."""
+    """The table, what it was measured with, and any warnings about it. Also written to the page, if there is one."""
     known = in_order(known)
     results = {name: _series(fields["candidates"], WORKLOADS[name].threads) for name, fields in known.items()}
     parts = [table(results), "\n".join(f"- {name}: {WORKLOADS[name].title}" for name in results)]
     if times := compile_times(results):
-        parts.append("Compiling with an empty cache took, apart from the rates: " + "; ".join(times) + ".")
+        parts.append("Compile times with an empty cache, not included in the rates: " + "; ".join(times) + ".")
     parts += outcomes(results)
     parts += [f"NOT COMPARABLE: {sentence}." for sentence in work_differences(results)]
     parts += [
-        f"OUTDATED: {name} was measured with other settings than it has now."
+        f"OUTDATED: {name} was measured with settings that have changed since."
         for name, fields in known.items()
         if _differ(fields["settings"], asdict(WORKLOADS[name].settings))
     ]
@@ -160,7 +160,7 @@ def report(known: Mapping[str, Any], page: Path | None) -> str:
 
 
 def _not_measured(known: Mapping[str, Any]) -> list[str]:
-    """Workloads, and candidates that were not yet there when their workload was measured."""
+    """Workloads without measurements, and candidates that were added after their workload was measured."""
     missing = []
     for name, workload in WORKLOADS.items():
         others = [key for key in workload.candidates if name in known and key not in known[name]["candidates"]]
@@ -177,13 +177,13 @@ def _series(candidates: Mapping[str, Any], threads: int) -> dict[str, Series]:
 
 
 def _differ(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """A setting that did not exist then counts as what it is by default now."""
-    then, now = (json.loads(json.dumps(settings)) for settings in (then, now))  # in a file a tuple is a list
+    """Whether the settings differ. A setting that did not exist then counts as having its present default."""
+    then, now = (json.loads(json.dumps(settings)) for settings in (then, now))  # JSON turns tuples into lists
     return any(now.get(key) != value for key, value in then.items())
 
 
 def _made_with(known: Mapping[str, Any], results: Mapping[str, Mapping[str, Series]]) -> str:
-    """A line for each set of workloads that were measured alike, with the command that measures them again."""
+    """A line for each set of workloads that were measured under the same conditions, with the command to repeat them."""
     alike: dict[str, list[str]] = {}
     rounds: dict[str, int] = {}
     for name, fields in known.items():

@@ -16,14 +16,14 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
 def settle(threads: int, core: int | None) -> None:
-    """Must come before numpy and torch are imported: their thread pools are sized on import."""
+    """Pins the process and sets its threads. Must run before numpy and torch are imported, which size their thread pools."""
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
-    if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere the number of threads has to do
+    if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere the number of threads must do
         allowed = sorted(os.sched_getaffinity(0))
         wanted = allowed[-threads:] if core is None else list(range(core, core + threads))
         if len(wanted) < threads or not set(wanted) <= set(allowed):  # the kernel would silently grant fewer
             raise SystemExit(
-                f"this needs {threads} core(s){'' if core is None else f' from {core} on'}; allowed are {allowed}"
+                f"this needs {threads} core(s){'' if core is None else f' from {core} on'}; the allowed cores are {allowed}"
             )
         os.sched_setaffinity(0, wanted)
     import torch

@@ -1,7 +1,7 @@
-"""The workloads: what is measured, with which settings, who competes, and by how much we mean to win.
+"""The workloads: what is measured, with which settings, by which candidates, and the ratios that we aim for.
 
-A new peer is a function in ``candidates`` and an entry in ``candidates`` of its workload; a new workload is an entry in
-``WORKLOADS``. This file imports nothing heavy, so that a worker can set its threads before torch or numpy load.
+To add a peer, write a function in the package ``candidates`` and add it to the ``candidates`` of its workload; to add a
+workload, add an entry to ``WORKLOADS``. This file must not import torch or numpy, because a worker sets its threads first.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ OURS, COMPILED = "ours", "ours, compiled"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A function ``(settings, seed) -> Measurement``, named so that only its own process imports it."""
+    """A function ``(settings, seed) -> Measurement``, given by name so that only its own process imports it."""
 
     target: str  # module:function
-    package: str  # without this distribution the candidate is skipped
-    is_limit: bool = False  # a bare program that shows the ceiling: the workload's bars do not apply to it
-    bars: Mapping[str, float] | None = None  # instead of the workload's, for the compiled one of ours if there is one
+    package: str  # the candidate is skipped if this distribution is not installed
+    is_limit: bool = False  # a bare program that shows the upper limit: the workload's bars do not apply to it
+    bars: Mapping[str, float] | None = None  # replaces the workload's; applies to our compiled candidate if there is one
 
     @property
     def is_installed(self) -> bool:
@@ -44,16 +44,16 @@ class Workload:
 
     title: str
     settings: DQNSettings | PPOSettings | SACSettings | DrQSettings | ReplaySettings | UpdateSettings | SequenceSettings
-    bars: Mapping[str, float | None]  # none: no bar
+    bars: Mapping[str, float | None]  # None: no bar
     candidates: Mapping[str, Candidate]
     compiled_bars: Mapping[str, float] = field(default_factory=dict)  # for our compiled candidate
-    threads: int = 1  # as many cores too; with several, what counts is the time on the wall
-    share_bars: Mapping[str, float] = field(default_factory=dict)  # the most that a part of ours may take of the time
+    threads: int = 1  # also the number of cores; with several threads, wall-clock time counts
+    share_bars: Mapping[str, float] = field(default_factory=dict)  # the largest share of our time that a part may take
 
 
 @dataclass(frozen=True)
 class DQNSettings:
-    """DQN on a vector observation, epsilon falling from 1, target network copied. Counts are env steps."""
+    """DQN on vector observations, with epsilon falling from 1 and hard target updates. Counts are in env steps."""
 
     env_id: str = "CartPole-v1"
     num_envs: int = 1
@@ -69,13 +69,13 @@ class DQNSettings:
     target_copy_steps: int = 500
     exploration_steps: int = 10_000
     final_epsilon: float = 0.05
-    num_quantiles: int = 0  # QR-DQN, if not 0 ...
-    num_atoms: int = 0  # ... or C51
+    num_quantiles: int = 0  # QR-DQN if positive
+    num_atoms: int = 0  # C51 if positive
 
 
 @dataclass(frozen=True)
 class UpdateSettings:
-    """Updates alone, from a full replay of vectors; sampling is part of them."""
+    """Only updates, from a full replay of vectors; sampling is included."""
 
     num_quantiles: int = 0
     num_atoms: int = 0
@@ -93,7 +93,7 @@ class UpdateSettings:
 
 @dataclass(frozen=True)
 class PPOSettings:
-    """PPO on a vector observation: rollouts of ``num_envs`` x ``n_steps``, gone through ``n_epochs`` times."""
+    """PPO on vector observations: rollouts of ``num_envs`` x ``n_steps``, with ``n_epochs`` passes over each."""
 
     env_id: str = "CartPole-v1"
     num_envs: int = 8
@@ -103,12 +103,12 @@ class PPOSettings:
     n_minibatches: int = 4
     hidden_sizes: tuple[int, ...] = (64, 64)
     learning_rate: float = 2.5e-4
-    lstm_size: int = 0  # 0: no memory
+    lstm_size: int = 0  # 0: no LSTM
 
 
 @dataclass(frozen=True)
 class SACSettings:
-    """SAC on a vector observation, temperature learned, an update every step."""
+    """SAC on vector observations, with a learned temperature and an update every step."""
 
     env_id: str = "Pendulum-v1"
     total_steps: int = 1_500
@@ -123,7 +123,7 @@ class SACSettings:
 
 @dataclass(frozen=True)
 class DrQSettings:
-    """Updates of DrQ (v1) alone, on one batch of random images."""
+    """Only updates of DrQ (v1), on one batch of random images."""
 
     shape: tuple[int, int, int] = (9, 84, 84)
     batch_size: int = 128
@@ -139,19 +139,19 @@ class DrQSettings:
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """A replay alone: filled to the brim, then sampled."""
+    """Only the replay: filled to capacity, then sampled."""
 
     capacity: int = 1_000_000
     obs_dim: int = 4
-    envs_per_add: int = 8  # in the rate that adds several transitions by one call
+    envs_per_add: int = 8  # for the rate that adds several transitions per call
     batch_size: int = 256
     samples: int = 20_000
 
 
 @dataclass(frozen=True)
 class SequenceSettings:
-    """DRQN or R2D2: encoder, LSTM and head of one width. Updates alone, from a full replay (sampling is part of them), or on
-    CartPole with an update every step."""
+    """DRQN or R2D2, with encoder, LSTM and head of the same width. Either only updates from a full replay (including
+    sampling), or CartPole with an update every step."""
 
     algo: str
     width: int = 128
@@ -163,7 +163,7 @@ class SequenceSettings:
     target_copy_updates: int = 250
     obs_dim: int = 4
     actions: int = 2
-    sequences: int = 1_000  # in the replay, for updates alone
+    sequences: int = 1_000  # in the replay, for the updates-only workloads
     warm_up: int = 3
     updates: int = 40
     total_steps: int = 1_000  # end to end
@@ -176,7 +176,7 @@ OUR_DQN = {
     OURS: Candidate("candidates.ours:dqn", "rl-training"),
     COMPILED: Candidate("candidates.ours:dqn_compiled", "rl-training"),
 }
-#: Further rows, for which no bar is set.
+#: Further candidates, for which no bar is set.
 DQN_OTHERS = {
     "axiomrl": Candidate("candidates.axiomrl_value:dqn", "axiomrl", bars={}),
     "bare torch": Candidate("candidates.limit:eager", "torch", is_limit=True),
@@ -244,13 +244,13 @@ WORKLOADS: dict[str, Workload] = {
         candidates={**OUR_DQN, "tianshou": Candidate("candidates.tianshou_:c51", "tianshou"), **DQN_OTHERS},
     ),
     "w3": Workload(
-        title="DQN updates alone, batch 64",
+        title="DQN, updates only, batch 64",
         settings=UpdateSettings(),
         bars={"updates": None},
         candidates=UPDATE_CANDIDATES,
     ),
     "w3q": Workload(
-        title="QR-DQN updates alone, batch 64, 51 quantiles",
+        title="QR-DQN, updates only, batch 64, 51 quantiles",
         settings=UpdateSettings(num_quantiles=51, updates=4_000),
         bars={"updates": None},
         candidates=UPDATE_CANDIDATES,
@@ -277,7 +277,7 @@ WORKLOADS: dict[str, Workload] = {
         },
     ),
     "w4": Workload(
-        title="DRQN, updates: LSTM, encoder and head of 128, sequences of 80, batch 32",
+        title="DRQN, updates only: LSTM, encoder and head of 128, sequences of 80, batch 32",
         settings=SequenceSettings("drqn"),
         bars={"updates": 4.0},
         candidates=SEQUENCE_UPDATES,
@@ -301,7 +301,7 @@ WORKLOADS: dict[str, Workload] = {
         candidates=SEQUENCE_RUNS,
     ),
     "w5": Workload(
-        title="DrQ, updates alone, 84x84x9, batch 128; bare torch does all of it too: shifts, scaling, losses, Adam, targets",
+        title="DrQ, updates only, 84x84x9, batch 128; bare torch also does shifts, scaling, losses, Adam and targets",
         settings=DrQSettings(),
         bars={"updates": None},
         candidates=DRQ_CANDIDATES,
@@ -339,7 +339,7 @@ WORKLOADS: dict[str, Workload] = {
         },
     ),
     "prioritized": Workload(
-        title="prioritised replay, 1e6 transitions of 4 numbers: sample 256, give them new priorities",
+        title="prioritised replay, 1e6 transitions of 4 numbers: sample 256, then update their priorities",
         settings=ReplaySettings(samples=5_000),
         bars={"sample + update of 256": 1.0},
         candidates={

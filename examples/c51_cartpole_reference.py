@@ -1,4 +1,4 @@
-"""C51 on CartPole-v1 from Python: train, evaluate, use, export.
+"""C51 on CartPole-v1 from Python: train, evaluate, act, export.
 
 python examples/c51_cartpole_reference.py            the packaged config, about a minute
 python examples/c51_cartpole_reference.py --smoke    a tiny run, a few seconds

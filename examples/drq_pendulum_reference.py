@@ -1,4 +1,4 @@
-"""DrQ on Pendulum-v1 from pixels, from Python: train, evaluate, use, export.
+"""DrQ on Pendulum-v1 from pixels, from Python: train, evaluate, act, export.
 
 python examples/drq_pendulum_reference.py            the packaged config
 python examples/drq_pendulum_reference.py --smoke    a tiny run, a few seconds

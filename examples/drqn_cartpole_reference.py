@@ -1,6 +1,6 @@
-"""DRQN on CartPole-v1 from Python: train, evaluate, use, export.
+"""DRQN on CartPole-v1 from Python: train, evaluate, act, export.
 
-python examples/drqn_cartpole_reference.py            the packaged config to its end
+python examples/drqn_cartpole_reference.py            the whole packaged config
 python examples/drqn_cartpole_reference.py --smoke    a tiny run, a few seconds
 """
 

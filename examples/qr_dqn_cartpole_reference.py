@@ -1,4 +1,4 @@
-"""QR-DQN on CartPole-v1 from Python: train, evaluate, use, export.
+"""QR-DQN on CartPole-v1 from Python: train, evaluate, act, export.
 
 python examples/qr_dqn_cartpole_reference.py            the packaged config, about a minute
 python examples/qr_dqn_cartpole_reference.py --smoke    a tiny run, a few seconds

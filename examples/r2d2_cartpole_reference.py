@@ -1,6 +1,6 @@
-"""R2D2 on CartPole-v1 from Python: train, evaluate, use, export.
+"""R2D2 on CartPole-v1 from Python: train, evaluate, act, export.
 
-python examples/r2d2_cartpole_reference.py            the packaged config to its end
+python examples/r2d2_cartpole_reference.py            the whole packaged config
 python examples/r2d2_cartpole_reference.py --smoke    a tiny run, a few seconds
 """
 

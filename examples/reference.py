@@ -1,4 +1,4 @@
-"""What the reference scripts share: the whole life of an agent, from a packaged config to an exported policy."""
+"""Shared code of the reference scripts: the whole workflow, from a packaged config to an exported policy."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SMOKE: dict[str, Any] = {
 
 
 def run_reference(algorithm: type[ManagedAlgorithm], config: str, description: str | None) -> None:
-    """Trains from the config, evaluates, plays one episode by hand, and exports."""
+    """Trains from the config, evaluates, plays one episode in an explicit loop, and exports the policy."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="a tiny run, to see that everything works")
+    parser.add_argument("--smoke", action="store_true", help="a tiny run, to check that everything works")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output-dir", type=Path, help="default: a new one below runs/reference")
+    parser.add_argument("--output-dir", type=Path, help="run directory (default: a new one below runs/reference)")
     arguments = parser.parse_args()
     output_dir = arguments.output_dir or Path("runs") / "reference" / f"{config}-{datetime.now():%Y%m%d-%H%M%S}"
 
@@ -38,13 +38,13 @@ def run_reference(algorithm: type[ManagedAlgorithm], config: str, description: s
 
     env = WrappedEnv(RegisteredEnv(agent.config.env_id, agent.config.env_kwargs), agent.config.wrappers)()
     obs, _ = env.reset(seed=arguments.seed)
-    state, reward, total, over = None, None, 0.0, False
-    while not over:
+    state, reward, total, done = None, None, 0.0, False
+    while not done:
         action, state = agent.predict(obs, state, reward=reward)
         obs, reward, terminated, truncated, _ = env.step(action)
         total += float(reward)
-        over = terminated or truncated
-    print(f"one episode by hand: {total:.1f}")
+        done = terminated or truncated
+    print(f"return of one episode: {total:.1f}")
 
     exported = agent.export(output_dir / "policy.safetensors")
     print(f"run directory: {output_dir}; exported policy: {exported}")

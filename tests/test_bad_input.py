@@ -240,7 +240,7 @@ def test_what_is_no_run(command: str, path: str, words: tuple[str, ...], capsys:
 
 def test_a_run_without_a_checkpoint(run: Path, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "checkpoints")
-    assert_refused(capsys, ("eval", "run"), "run has no checkpoint that can be used", "rl-training resume run")
+    assert_refused(capsys, ("eval", "run"), "run has no usable checkpoint", "rl-training resume run")
     assert main(["resume", "run", "--quiet"]) == 0, "stopped before its first checkpoint, a run begins again"
     assert final_fingerprint(run) == final_fingerprint(trained)
 
@@ -295,8 +295,8 @@ def test_an_export_that_cannot_be_written(output: str, extra: str, run: Path, ca
     ("arguments", "words"),
     [
         (("nowhere",), ("nowhere is not a run directory",)),
-        (("run", "--output", "nowhere/x.png"), ("cannot write the picture nowhere/x.png",)),
-        (("run", "--output", "curves.xyz"), ("cannot write the picture curves.xyz",)),
+        (("run", "--output", "nowhere/x.png"), ("cannot write the plot nowhere/x.png",)),
+        (("run", "--output", "curves.xyz"), ("cannot write the plot curves.xyz",)),
     ],
 )
 def test_plots(arguments: tuple[str, ...], words: tuple[str, ...], run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,8 +323,8 @@ def test_plots(arguments: tuple[str, ...], words: tuple[str, ...], run: Path, ca
         ('{"obs": [0, 0, 0, 0], "action_mask": [[true], [true, false]]}', ("action_mask", "2 times")),
         ('{"obs": [0, 0, 0, 0], "episode_start": [true, false]}', ("episode_start", "[True, False]")),
         ('{"obs": [0, 0, 0, 0], "episode_start": "no"}', ("episode_start", "'no'")),
-        ("[0, 0, 0, 0", ("line 1: this is not JSON",)),
-        ("observations.jsonl", ("'observations.jsonl'", "neither JSON nor a file")),
+        ("[0, 0, 0, 0", ("line 1: not valid JSON",)),
+        ("observations.jsonl", ("'observations.jsonl'", "neither JSON nor a readable file")),
     ],
 )
 def test_bad_observations(obs: str, words: tuple[str, ...], trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -354,7 +354,7 @@ def limit_file_size(limit: int) -> None:
         # The replay of 240 steps no longer fits, that of 70 does.
         (9_000, ["algo_kwargs.buffer_size=1000"], ("cannot write the checkpoint", "free space", "resume")),
         # The log outgrows the limit long before any checkpoint does.
-        (6_000, ["log.interval=1", "checkpoint.interval=5"], ("cannot write the log", "free space", "resume")),
+        (6_000, ["log.interval=1", "checkpoint.interval=5"], ("cannot write the log", "free disk space", "resume")),
     ],
     ids=["checkpoint", "log"],
 )
@@ -416,7 +416,7 @@ def busy() -> Iterator[Path]:
 
 def test_two_processes_in_one_run(busy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resume", "busy"]) == 2
-    assert_one_error(capsys.readouterr().err, "another process is training in busy", "wait for it or stop it")
+    assert_one_error(capsys.readouterr().err, "another process is training in busy", "wait for it to finish or stop it")
     assert main([*TRAIN, "--output-dir", "busy"]) == 2
     assert_one_error(capsys.readouterr().err, "busy already holds a run")
     assert main(["eval", "busy", "--episodes", "1"]) == 0, "looking at a run under way is fine"

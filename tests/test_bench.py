@@ -1,4 +1,4 @@
-"""``rl-training bench``: verdicts, files, and runs that go on where a killed bench left them."""
+"""``rl-training bench``: verdicts, files, and runs that continue where a killed bench left them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rl_training.experiment.run import step_directories
 from rl_training.runtime.evaluation import EvaluationResult
 
 ROOT = Path(__file__).parent.parent
-REFERENCE = {"seeds": 2, "threshold": 5, "passing": 2, "source": "nobody"}
+REFERENCE = {"seeds": 2, "threshold": 5, "passing": 2, "source": "unpublished"}
 PEER: dict[str, Any] = {
     "package": "stable-baselines3",
     "algorithm": "stable_baselines3:DQN",
@@ -42,7 +42,7 @@ PEER: dict[str, Any] = {
     "scale": [22, 500],
     "solved": 1,
     "times": 3,
-    "source": "nobody",
+    "source": "unpublished",
 }
 
 
@@ -88,7 +88,7 @@ def test_verdicts(rule: dict[str, Any], returns: list[float], verdict: str) -> N
     assert Reference.model_validate({**rule, "source": "x"}).verdict(returns) == verdict
 
 
-def test_a_seed_must_have_begun_where_the_entry_says() -> None:
+def test_a_passing_seed_must_have_begun_below_the_given_return() -> None:
     entry = Reference.model_validate({"seeds": 2, "threshold": -300, "passing": 1, "begins_below": -1000, "source": "x"})
     assert entry.verdict([-200, -400], [-1200, -1100]) == "pass: 1 of 2"
     assert entry.verdict([-200, -400], [-1200, -900]) == "pass: 1 of 2"  # the seed that passes began low
@@ -115,7 +115,7 @@ def test_an_entry_can_be_another_config_with_changes() -> None:
         ({"seeds": 2, "threshold": 3, "source": "x"}, "either threshold with passing"),
         ({**REFERENCE, "below": 3}, "either threshold with passing"),
         ({**REFERENCE, "passing": 3}, "more than seeds"),
-        ({"seeds": 2, "below": 3, "begins_below": 1, "source": "x"}, "begins_below is about the seeds that pass"),
+        ({"seeds": 2, "below": 3, "begins_below": 1, "source": "x"}, "begins_below applies to passing seeds"),
         ({**REFERENCE, "treshold": 3}, "treshold"),
         ({**REFERENCE, "seeds": 0}, "seeds"),
         (None, "tiny"),
@@ -150,7 +150,7 @@ def test_the_learning_table_names_what_was_not_run_and_what_falls_short() -> Non
     references = {name: Reference.model_validate({**REFERENCE, "threshold": 475}) for name in ("good", "bad", "none")}
     results = {
         "good": {"0": outcome(500), "1": outcome(480)},
-        "bad": {"0": outcome(500), "1": {"return": 9.0, "steps": 200, "seconds": 3.0}},  # as files of before have it
+        "bad": {"0": outcome(500), "1": {"return": 9.0, "steps": 200, "seconds": 3.0}},  # as in older files
         "other": {"10": outcome(7), "9": outcome(8)},
     }
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in learning_table(references, results).splitlines()[2:]]
@@ -174,18 +174,18 @@ def test_side_by_side_only_seeds_that_both_have_count() -> None:
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:5]]
     assert rows[0][2:7] == ["2", "500.0 [-]", "stable-baselines3", "150.0 [-]", "1.00 [1.00, 1.00]"]
     assert rows[2][5] == "not run"
-    assert "Over these 2 tasks, the first 1 seeds" in text
-    assert "IQM of ours 0.750 [0.750, 0.750], of the peers 0.082" in text  # (1 + .5) / 2 and (78/478 + 0) / 2
+    assert "Over the 2 complete tasks (seeds per task: 1;" in text
+    assert "our IQM is 0.750 [0.750, 0.750] and the peers' IQM is 0.082" in text  # (1 + .5) / 2 and (78/478 + 0) / 2
 
 
-def test_too_few_seeds_decide_nothing_beside_a_peer() -> None:
+def test_too_few_seeds_give_no_verdict_against_a_peer() -> None:
     peers = {"tiny.yaml": Peer.model_validate(PEER)}
     four = {"tiny.yaml": {str(seed): outcome(500) for seed in range(4)}}
     row = [cell.strip() for cell in peer_table({}, peers, four, four).splitlines()[2].split("|")[1:-1]]
     assert row[2:7] == ["4", "500.0 [500.0, 500.0]", "stable-baselines3", "500.0 [500.0, 500.0]", "incomplete: 4 of 5 seeds"]
 
 
-def test_races_and_peers_of_other_settings_are_outdated() -> None:
+def test_races_and_peers_with_other_settings_are_outdated() -> None:
     peer = Peer.model_validate(PEER)
     peers = {"tiny.yaml": peer}
     changed = {"tiny.yaml": peer.model_copy(update={"steps": 7})}
@@ -220,11 +220,11 @@ def test_races_and_peers_of_other_settings_are_outdated() -> None:
         (
             [10, 10, 20, None, None],
             [5, 5, None, None, None],
-            ["20.0", "unsolved", "more than can be said", "2000, unsolved", "3", "reached"],
+            ["20.0", "unsolved", "unbounded", "2000, unsolved", "3", "reached"],
         ),
     ],
 )
-def test_a_seed_that_never_solves_it_counts_as_endless(ours: list[Any], theirs: list[Any], cells: list[str]) -> None:
+def test_a_seed_that_never_solves_the_task_counts_as_infinite(ours: list[Any], theirs: list[Any], cells: list[str]) -> None:
     def results(times: list[Any]) -> dict[str, dict[str, Any]]:
         numbers = [{"cpu_seconds": time or 99, "steps": 100 * (time or 99)} for time in times]
         return {str(seed): {"solved": times[seed] is not None, **number} for seed, number in enumerate(numbers)}
@@ -240,8 +240,8 @@ def test_curves_of_a_peer_that_is_no_longer_known_are_drawn(tmp_path: Path) -> N
     assert "peer, as tiny.yaml" in (tmp_path / "curves.svg").read_text()
 
 
-def test_the_committed_page_says_which_figures_are_outdated() -> None:
-    """Of configs that have changed since they were measured: rl-training bench --report marks them."""
+def test_the_committed_page_marks_outdated_figures() -> None:
+    """rl-training bench --report marks configs that have changed since they were measured."""
     references = load_entries(ROOT / "benchmarks" / "learning.yaml", Reference)
     results = load_results(ROOT / "benchmarks" / "results" / "learning.json")
     section = (ROOT / "docs" / "benchmarks.md").read_text("utf-8").split("<!-- learning: begin -->")[1].split("<!--")[0]
@@ -252,7 +252,7 @@ def test_the_committed_page_says_which_figures_are_outdated() -> None:
         assert ("OUTDATED" in lines[config]) == bool(is_outdated), config
 
 
-def test_who_waits_for_a_lock_hears_a_stop() -> None:
+def test_a_stop_ends_the_wait_for_a_lock() -> None:
     job = Job("tiny.yaml", 0, Path("runs"))
     runner = Runner([job], 1, io.StringIO())
     with locked(job):
@@ -275,7 +275,7 @@ def test_a_section_is_replaced_and_the_rest_of_the_page_stays() -> None:
     assert "first" not in text
     assert text.index("third") < text.index("second") < text.index("by hand")
     page.write_text("<!-- one: begin -->")
-    with pytest.raises(ConfigError, match="no end"):
+    with pytest.raises(ConfigError, match="no end marker"):
         write_section(page, "one", "x")
 
 
@@ -292,7 +292,7 @@ def test_results_are_added_one_by_one() -> None:
     assert load_results(path) == {"a": {"0": {"return": 1.0}}, "x": {"2": {"return": 3.0}, "10": {"return": 10.0}}}
     assert path.read_text().index('"2"') < path.read_text().index('"10"')
     path.write_text("{")
-    with pytest.raises(ConfigError, match="not a file of results"):
+    with pytest.raises(ConfigError, match="not a results file"):
         load_results(path)
 
 
@@ -333,7 +333,7 @@ def assert_refused_after_a_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert "OUTDATED, the config has changed: pass: 2 of 2" in capsys.readouterr().out
 
 
-def test_a_failing_run_is_named_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_run_is_named_and_the_others_continue(capsys: pytest.CaptureFixture[str]) -> None:
     Path("broken.yaml").write_text(yaml.safe_dump(tiny_values("dqn", env_id="NoSuchEnv-v0")))
     assert main([*BENCH, "broken.yaml", "tiny.yaml", "--seeds", "1"]) == 1
     shown = capsys.readouterr()
@@ -343,8 +343,8 @@ def test_a_failing_run_is_named_and_the_others_go_on(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_bench_goes_on(number: signal.Signals) -> None:
-    """Its runs notice, save and end; the next bench finishes them bit for bit as if nothing had been."""
+def test_a_stopped_bench_continues(number: signal.Signals) -> None:
+    """Its runs notice, save and exit; the next bench finishes them bit for bit as if they had not been stopped."""
     evaluation = {"interval": 0, "final_episodes": 1, "num_envs": 1}
     values = tiny_values("dqn", total_timesteps=2000, checkpoint={"interval": 100}, eval=evaluation)
     Path("tiny.yaml").write_text(yaml.safe_dump(values))
@@ -356,8 +356,8 @@ def test_a_stopped_bench_goes_on(number: signal.Signals) -> None:
         assert bench.poll() is None, bench.communicate()
         time.sleep(0.01)
     os.kill(bench.pid, number)
-    _, told = bench.communicate(timeout=300)
-    assert ("the same command goes on" in told) == (number == signal.SIGINT)
+    _, errors = bench.communicate(timeout=300)
+    assert ("the same command continues them" in errors) == (number == signal.SIGINT)
     assert bench.returncode == (130 if number == signal.SIGINT else -number)
     with locked(Job("tiny.yaml", 0, Path("runs"))):  # once its process has ended
         assert not (run / "evaluation.json").exists(), "the run did not notice that its bench had gone"
@@ -417,7 +417,7 @@ def test_the_episodes_that_end_a_race_do_not_confirm_it(monkeypatch: pytest.Monk
     assert race_ours(config, 450.0)["solved"]
 
 
-def test_jobs_survive_the_way_to_their_process() -> None:
+def test_jobs_survive_serialisation() -> None:
     for job in (Job("a/b", 3, Path("runs")), Job("x.yaml", 1, Path("r"), Peer.model_validate(PEER), 475.0)):
         copy = Job.from_json(job.to_json())
         assert vars(copy) == vars(job)
@@ -431,16 +431,16 @@ def test_jobs_survive_the_way_to_their_process() -> None:
     ("arguments", "words"),
     [
         (("bench", "dqn/cartpol", "--runs", "runs"), ("unknown config 'dqn/cartpol'", "did you mean 'dqn/cartpole'?")),
-        (("bench",), ("say what to run", "--references")),
-        (("bench", "tiny.yaml", "--seeds", "0"), ("--seeds", "0 is not at least 1")),
+        (("bench",), ("nothing to run", "--references")),
+        (("bench", "tiny.yaml", "--seeds", "0"), ("--seeds", "must be at least 1, not 0")),
         (("bench", "--references", "missing.yaml"), ("cannot read missing.yaml",)),
         (("bench", "--references", "tiny.yaml"), ("tiny.yaml: algo",)),
         ((*BENCH, "dqn/cartpole", "--peers"), ("no peer", "'dqn/cartpole'", "tiny.yaml")),
-        ((*BENCH, "dqn/cartpole", "--time-to-solve"), ("no race for 'dqn/cartpole'",)),
+        ((*BENCH, "dqn/cartpole", "--time-to-solve"), ("no time-to-solve race is defined for 'dqn/cartpole'",)),
         (("bench", "tiny.yaml", "--peers"), ("--peers-file",)),
     ],
 )
-def test_mistakes_are_said_before_anything_runs(
+def test_mistakes_are_reported_before_anything_runs(
     arguments: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     if {"--peers", "--time-to-solve"} & set(arguments):

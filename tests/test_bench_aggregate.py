@@ -17,7 +17,7 @@ from rl_training.bench.aggregate import (
 @pytest.mark.parametrize(
     ("returns", "mean"),
     [
-        ([1, 2, 3, 4, 100], 3.0),  # one of five goes on either side
+        ([1, 2, 3, 4, 100], 3.0),  # one of five is dropped on either side
         ([7, 0, 1, 6, 2, 5, 3, 4], 3.5),  # two of eight
         ([10, 20], 15.0),
         ([5], 5.0),
@@ -30,7 +30,7 @@ def test_the_best_and_the_worst_quarter_do_not_count(returns: list[float], mean:
 
 
 def test_resamples_stay_within_a_task() -> None:
-    """Each task always gives the same return, so nothing is uncertain; drawing over all tasks would not know that."""
+    """Each task always gives the same return, so there is no uncertainty; resampling across tasks would introduce some."""
     estimate = interquartile_mean(np.array([[0.0, 10.0]] * 4))
     assert (estimate.value, estimate.low, estimate.high) == (5.0, 5.0, 5.0)
 
@@ -50,7 +50,7 @@ def test_a_curve_is_the_mean_at_every_point() -> None:
     ("ours", "theirs", "probability"),
     [
         ([[1], [3]], [[2], [2]], 0.5),
-        ([[2], [3]], [[2], [1]], 0.875),  # of four pairs three wins and a tie
+        ([[2], [3]], [[2], [1]], 0.875),  # three wins and a tie in four pairs
         ([[5, 1], [6, 1]], [[1, 5], [2, 6]], 0.5),  # always on one task, never on the other
     ],
 )

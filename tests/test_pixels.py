@@ -113,7 +113,7 @@ def test_an_environment_that_does_not_draw_is_refused_with_the_fix() -> None:
     with pytest.raises(ConfigError, match="height"):
         PixelObservation(gym.make("CartPole-v1", render_mode="rgb_array"), height=0)
     for crop in (0.0, -0.5, 1.01, float("nan"), "half"):
-        with pytest.raises(ConfigError, match=r"crop as a share.*not"):
+        with pytest.raises(ConfigError, match=r"crop must be a fraction.*not"):
             PixelObservation(gym.make("CartPole-v1", render_mode="rgb_array"), crop=crop)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""What a person sees: plain lines in a pipe, a live bar on a terminal, nothing when told to be quiet."""
+"""Progress displays: plain lines in a pipe, a live bar on a terminal, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Steps:
         return {"return": 21.5, "loss": 0.123456}
 
 
-def test_lines_say_step_rate_time_left_return_and_loss() -> None:
+def test_lines_show_step_rate_time_left_return_and_loss() -> None:
     stream = io.StringIO()
     progress = LineProgress(stream)
     progress.seconds = 0.0
@@ -56,7 +56,7 @@ def test_lines_say_step_rate_time_left_return_and_loss() -> None:
     assert re.fullmatch(r"step 200/1000  \d+ steps/s  ETA \d+ s  return 21\.5  loss 0\.1235\n", stream.getvalue())
 
 
-def test_lines_come_now_and_then() -> None:
+def test_lines_are_printed_at_intervals() -> None:
     stream = io.StringIO()
     progress = LineProgress(stream)
     with progress:
@@ -138,6 +138,6 @@ def read_terminal(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 4096)
     except OSError as error:
-        if error.errno == errno.EIO:  # the other side has gone
+        if error.errno == errno.EIO:  # the other side has closed
             return b""
         raise

@@ -337,7 +337,7 @@ def test_a_masked_environment_is_only_given_allowed_actions(algo: str, n_step: i
 
 def test_an_export_says_that_it_knows_no_mask(tmp_path: Path) -> None:
     trainer = Trainer(tiny_config("dqn", env_id="rl_training_test_envs:Masked-v0"))
-    with pytest.warns(UserWarning, match="forbids actions.*best allowed one of 'values'"):
+    with pytest.warns(UserWarning, match="masks actions.*best allowed action by the exported 'values'"):
         export_policy(trainer.policy, trainer.config, tmp_path / "policy.safetensors")
 
 

@@ -23,7 +23,7 @@ PHASES = {"environment": 1.0, "acting": 2.0, "sampling": 0.0, "update": 5.0, "re
 
 
 def series(*rates: float, compile_seconds: float = 0.0, updates: int = 100) -> Series:
-    """A second of work a round."""
+    """One second of work per round."""
     work, outcome = {"updates": updates}, {"idle share": 0.25}
     seconds = {"compilation": compile_seconds}
     return Series([Measurement({RATE: Rate(int(rate), 1.0, 2.0)}, work, outcome, seconds) for rate in rates])
@@ -31,7 +31,7 @@ def series(*rates: float, compile_seconds: float = 0.0, updates: int = 100) -> S
 
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Series]]:
-    """w1 with two peers, one of them with a bar of its own, and a limit with a share to reach."""
+    """w1 with two peers, one of which has a separate bar, and a limit with a share to reach."""
     candidates = {
         **{name: WORKLOADS["w1"].candidates[name] for name in (OURS, "sb3")},
         "tianshou": Candidate("x:y", "tianshou", bars={RATE: 6.0}),
@@ -69,8 +69,8 @@ def test_ratios_are_of_rounds_and_every_bar_gets_a_verdict(results: dict[str, di
     assert compile_times(results) == ["w1, ours: 20 (20..20) s"]
 
 
-def test_with_several_threads_the_wall_decides() -> None:
-    """Twice the CPU seconds in half the time on the wall are twice as fast, and a part is judged by its share of the wall."""
+def test_with_several_threads_wall_clock_time_decides() -> None:
+    """Twice the CPU seconds in half the wall-clock time is twice as fast; a part is judged by its share of that time."""
 
     def one(cpu: float, wall: float, **shares: float) -> Measurement:
         return Measurement({"updates": Rate(100, cpu, wall)}, {"updates": 100}, shares)
@@ -87,7 +87,7 @@ def test_with_several_threads_the_wall_decides() -> None:
     assert outcomes(single) == ["w5: augmentation's share 5.0% of the time (at most 8%: reached)."]
 
 
-def test_the_compiled_one_of_ours_has_bars_of_its_own(
+def test_our_compiled_candidate_has_separate_bars(
     results: dict[str, dict[str, Series]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = WORKLOADS["w1"]
@@ -106,16 +106,16 @@ def test_the_compiled_one_of_ours_has_bars_of_its_own(
 def test_a_candidate_that_did_other_work_is_named(results: dict[str, dict[str, Series]]) -> None:
     assert work_differences(results) == []
     results["w1"]["sb3"] = series(100, 100, 300, updates=50)
-    assert work_differences(results) == ["w1: sb3 did 50 updates, we did 100"]
+    assert work_differences(results) == ["w1, updates: 50 by sb3, 100 by us"]
 
 
-def test_work_that_one_of_the_two_does_not_tell_is_a_difference(results: dict[str, dict[str, Series]]) -> None:
+def test_work_that_one_candidate_does_not_report_is_a_difference(results: dict[str, dict[str, Series]]) -> None:
     def silent() -> Series:
         return Series([replace(measurement, work={}) for measurement in series(100, 100).rounds])
 
     ours = results["w1"][OURS]
-    assert work_differences({"w1": {OURS: ours, "sb3": silent()}}) == ["w1: sb3 did an unknown number of updates, we did 100"]
-    assert work_differences({"w1": {OURS: silent(), "sb3": ours}}) == ["w1: sb3 did 100 updates, we did an unknown number of"]
+    assert work_differences({"w1": {OURS: ours, "sb3": silent()}}) == ["w1, updates: an unknown number by sb3, 100 by us"]
+    assert work_differences({"w1": {OURS: silent(), "sb3": ours}}) == ["w1, updates: 100 by sb3, an unknown number by us"]
 
 
 def test_bars_are_divided_by_the_fastest_peer(results: dict[str, dict[str, Series]]) -> None:
@@ -141,7 +141,7 @@ def test_ratio_of_what_was_not_measured_is_none() -> None:
 
 
 @pytest.mark.parametrize("failing", [OURS, "sb3"])
-def test_one_that_fails_after_a_good_round_is_left_out_of_the_picture(
+def test_a_candidate_that_fails_after_a_good_round_is_left_out_of_the_chart(
     results: dict[str, dict[str, Series]], failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_round = series(100).rounds[0]
@@ -155,7 +155,7 @@ def test_one_that_fails_after_a_good_round_is_left_out_of_the_picture(
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_the_picture_is_drawn_and_the_same_again(results: dict[str, dict[str, Series]], ending: str, tmp_path: Path) -> None:
+def test_the_chart_is_drawn_reproducibly(results: dict[str, dict[str, Series]], ending: str, tmp_path: Path) -> None:
     one, two = tmp_path / f"one.{ending}", tmp_path / f"two.{ending}"
     assert draw_speed(results, one)
     assert draw_speed(results, two)
@@ -165,7 +165,7 @@ def test_the_picture_is_drawn_and_the_same_again(results: dict[str, dict[str, Se
 
 
 def kept(results: dict[str, Series], **fields: Any) -> dict[str, Any]:
-    """A workload as the file of results has it."""
+    """A workload as stored in the results file."""
     return {
         "settings": json.loads(json.dumps(asdict(WORKLOADS["w1"].settings))),
         "candidates": {name: asdict(one) for name, one in results.items()},
@@ -195,7 +195,7 @@ def test_the_page_is_written_again_without_measuring(
         "OUTDATED: w1",
         "Not measured: w1 (prioritised), w1c,",
         "w1: idle share 25.0% of the time.",
-        "Compiling with an empty cache took, apart from the rates: w1, ours: 20 (20..20) s.",
+        "Compile times with an empty cache, not included in the rates: w1, ours: 20 (20..20) s.",
         "- w1: 2026-01-02, 3 rounds; torch 2; a machine; `python benchmarks/speed.py --workloads w1 --rounds 3`",
     ):
         assert part in text
@@ -205,7 +205,7 @@ def test_the_page_is_written_again_without_measuring(
     assert "gone" not in text
 
 
-def test_files_of_before_are_read(results: dict[str, dict[str, Series]], tmp_path: Path) -> None:
+def test_older_files_are_read(results: dict[str, dict[str, Series]], tmp_path: Path) -> None:
     old = kept(results["w1"], bars={RATE: 1.8})
     for one in old["candidates"].values():
         for measurement in one["rounds"]:
@@ -218,26 +218,26 @@ def test_files_of_before_are_read(results: dict[str, dict[str, Series]], tmp_pat
 
 
 def test_every_round_compiles_from_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each process has a cache of its own, gone after it."""
+    """Each process has its own cache, which is removed afterwards."""
     worker = tmp_path / "worker.py"
     worker.write_text(
         "import json, os, sys\n"
         "cache = os.environ['TORCHINDUCTOR_CACHE_DIR']\n"
         "fresh = os.path.isdir(cache) and not os.listdir(cache)\n"
         "open(os.path.join(cache, 'kernel'), 'w').close()\n"
-        f"print(cache, file=open({str(tmp_path / 'told')!r}, 'a'))\n"
+        f"print(cache, file=open({str(tmp_path / 'caches')!r}, 'a'))\n"
         "print(json.dumps({'rates': {}, 'outcome': {'fresh': fresh}}))\n"
     )
     monkeypatch.setattr(speed, "WORKER", worker)
     rounds = [speed.run_worker("w1", COMPILED, seed, None) for seed in range(2)]
     assert [measured.outcome for measured in rounds if measured] == [{"fresh": True}] * 2
-    caches = (tmp_path / "told").read_text().split()
+    caches = (tmp_path / "caches").read_text().split()
     assert len(set(caches)) == 2
     assert not any(Path(cache).exists() for cache in caches)
 
 
 def test_the_quick_part_takes_less_than_five_minutes() -> None:
-    """By the committed figures, with four seconds for the start of each process."""
+    """Judged by the committed figures, with four seconds for the start of each process."""
     kept = json.loads(speed.RESULTS.read_text())["workloads"]
     rounds = [one for name in speed.QUICK for each in kept[name]["candidates"].values() for one in each["rounds"]]
     seconds = [sum(rate["wall_seconds"] for rate in one["rates"].values()) for one in rounds]
@@ -252,7 +252,7 @@ def test_the_profile_is_of_an_env_step() -> None:
     assert row == ["w1", OURS, "1,000", "2,000", "0", "5,000", "500", "8,500"]
 
 
-def test_the_profile_of_updates_alone_is_of_an_update_and_leaves_peers_out() -> None:
+def test_the_profile_of_an_updates_only_workload_is_per_update_and_leaves_peers_out() -> None:
     split = Measurement({"updates": Rate(1000, 1.0, 2.0)}, {"updates": 1003}, seconds={"sampling": 0.5, "update": 1.5})
     whole = Measurement({"updates": Rate(1000, 1.0, 3.0)}, {"updates": 1003})
     by_name = {OURS: Series([split]), "bare nn.LSTM": Series([whole]), "axiomrl": Series([whole])}
@@ -263,7 +263,7 @@ def test_the_profile_of_updates_alone_is_of_an_update_and_leaves_peers_out() -> 
 
 
 def test_the_bare_loop_of_sequences_cuts_episodes_and_sums_rewards() -> None:
-    """Its targets are those of the definition, so that the limit does the work that it is a limit of."""
+    """Its targets follow the definition, so that the limit does the same work as the algorithm."""
     settings = SequenceSettings("r2d2", sequence_length=4, n_step=3, width=2, obs_dim=1, gamma=0.5)
     bare = Bare(settings, 5, seed=0)
     memory = [np.full(2, float(t), np.float32) for t in range(7)]
@@ -279,7 +279,7 @@ def test_the_bare_loop_of_sequences_cuts_episodes_and_sums_rewards() -> None:
     assert bare.h[1:3, 0, 0].tolist() == [0, 4]
 
 
-def test_a_core_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_core_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["speed.py", "--core", "9999"])
     with pytest.raises(SystemExit):
         speed.main()
@@ -293,7 +293,7 @@ def test_a_worker_does_not_run_on_fewer_cores_than_it_has_threads() -> None:
         settle(2, last)
 
 
-def test_figures_stay_if_ours_fails(
+def test_figures_are_kept_if_ours_fails(
     results: dict[str, dict[str, Series]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = tmp_path / "speed.json"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rl_training.data import sum_tree
 from rl_training.data.sum_tree import SumTree
 
-#: one layer, two layers with a ragged last family, three layers
+#: one layer, two layers with an incomplete last group of children, three layers
 CAPACITIES = [1, 7, 4096, 4097, 5000, 70_001]
 
 
@@ -91,7 +91,7 @@ def test_a_leaf_of_value_0_is_never_drawn(capacity: int, seed: int) -> None:
     assert found.max() <= np.flatnonzero(values)[-1]
 
 
-def test_a_rest_that_rounding_makes_too_long_stays_in_its_node() -> None:
+def test_a_remainder_that_rounding_makes_too_long_stays_in_its_node() -> None:
     """Added one by one, small numbers are lost beside a 1; in pairs they are not: a node is longer than its children."""
     values = np.zeros(2 * 4096)
     values[17], values[18:32] = 1.0, 2.0**-53
@@ -130,7 +130,7 @@ def test_saved_leaves_are_a_copy_and_loading_clears_the_rest() -> None:
     assert tree.total == 0.0
 
 
-def test_of_duplicates_the_last_stays() -> None:
+def test_the_last_of_duplicate_indices_wins() -> None:
     tree = SumTree(5000)
     tree.set([4, 4000, 4, 4], [1.0, 2.0, 3.0, 0.5])
     assert tree.get([4, 4000]).tolist() == [0.5, 2.0]
@@ -140,7 +140,7 @@ def test_of_duplicates_the_last_stays() -> None:
 def test_draws_are_proportional_to_the_values() -> None:
     rng = np.random.default_rng(3)
     values = np.zeros(5000)
-    values[::250] = np.arange(1.0, 21.0)  # 20 leaves in 20 families
+    values[::250] = np.arange(1.0, 21.0)  # 20 leaves under 20 parents
     tree = make_tree(values)
     counts = np.bincount(tree.sample(rng.random(50_000) * tree.total), minlength=5000)[::250]
     expected = 50_000 * np.arange(1.0, 21.0) / 210.0
@@ -149,7 +149,7 @@ def test_draws_are_proportional_to_the_values() -> None:
 
 
 @pytest.mark.parametrize("value", [-1e-300, np.nan, np.inf, -np.inf])
-def test_refuses_values_that_are_no_lengths(value: float) -> None:
+def test_refuses_invalid_values(value: float) -> None:
     tree = make_tree(np.ones(20))
     with pytest.raises(ValueError, match="finite"):
         tree.set([1, 2], [1.0, value])

@@ -18,7 +18,7 @@ from rl_training.errors import ConfigError
 
 
 class DrawingEnv(gym.Env[Any, Any]):
-    """Draws its step number as a shade, for a known number of steps."""
+    """Renders its step number as a shade, for a known number of steps."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
@@ -67,11 +67,11 @@ def test_floats_from_0_to_1_are_filmed_as_bytes_and_other_numbers_refused(tmp_pa
     for dtype in (np.float32, np.float64):
         agent_of(lambda dtype=dtype: DrawingEnv(render_mode="rgb_array", dtype=dtype)).film(tmp_path / "a.gif")
         assert shades(tmp_path / "a.gif") == [10 * k for k in range(8)]
-    with pytest.raises(ConfigError, match="draws pictures of int64; a film needs uint8, or floats from 0 to 1"):
+    with pytest.raises(ConfigError, match="renders images of int64; a video needs uint8, or floats from 0 to 1"):
         agent_of(lambda: DrawingEnv(render_mode="rgb_array", dtype=np.int64)).film(tmp_path / "b.gif")
 
 
-def test_small_pictures_are_written_large_pixel_by_pixel(tmp_path: Path) -> None:
+def test_small_frames_are_enlarged_pixel_by_pixel(tmp_path: Path) -> None:
     film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.gif")
     assert film.frames[0].shape == (12, 16, 3)
     assert Image.open(tmp_path / "a.gif").size == (13 * 16, 13 * 12)
@@ -83,7 +83,7 @@ def test_small_pictures_are_written_large_pixel_by_pixel(tmp_path: Path) -> None
     assert next(film.enlarged()).shape == (150, 200, 3)
 
 
-def test_minatar_is_seen(tmp_path: Path) -> None:
+def test_minatar_is_rendered(tmp_path: Path) -> None:
     pytest.importorskip("minatar")
     wrappers = [{"name": "channels_first"}]
     film = agent_of("rl_training.envs.minatar:MinAtar/Breakout-v1", wrappers=wrappers, cnn_layers=[[4, 3, 1]]).film(
@@ -115,7 +115,7 @@ def test_a_long_episode_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("agent", "env_id"), [(DQN, "CartPole-v1"), (PPO, "Pendulum-v1")])
-def test_a_registered_environment_is_told_to_draw(agent: Any, env_id: str, tmp_path: Path) -> None:
+def test_rendering_is_switched_on_for_a_registered_environment(agent: Any, env_id: str, tmp_path: Path) -> None:
     film = agent(env_id, hidden_sizes=(8,)).film(tmp_path / "a.gif")
     assert film.frames[0].ndim == 3
     assert len(film.frames) > 5
@@ -134,7 +134,7 @@ def test_filming_leaves_the_evaluation_as_it_is(tmp_path: Path) -> None:
     [
         ("a.avi", "CartPole-v1", r"\.gif or \.mp4"),
         ("missing/a.gif", "CartPole-v1", "no directory"),
-        ("a.gif", "rl_training_test_envs:Counting-v0", "cannot draw itself"),
+        ("a.gif", "rl_training_test_envs:Counting-v0", "cannot render images"),
         ("a.gif", DrawingEnv, "render_mode='rgb_array'"),
     ],
 )
@@ -151,7 +151,7 @@ def test_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["train", "--config", str(config), "--quiet"]) == 0
     video = tmp_path / "a.gif"
     assert main(["eval", str(tmp_path / "run"), "--episodes", "1", "--video", str(video)]) == 0
-    assert "filmed" in capsys.readouterr().err
+    assert "recorded" in capsys.readouterr().err
     assert len(shades(video)) > 1
     assert main(["eval", str(tmp_path / "run"), "--video", str(tmp_path / "a.txt")]) == 2
     assert "must end in" in capsys.readouterr().err

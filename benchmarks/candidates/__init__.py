@@ -1,1 +1,1 @@
-"""One module per library, one function per workload that the library competes in."""
+"""One module per library, with one function for each workload that the library takes part in."""

@@ -1,4 +1,4 @@
-"""The candidates of AxiomRL. Its encoder has no activation after its last layer, so a little less work than ours."""
+"""AxiomRL's recurrent candidates. Its encoder has no activation after the last layer, so it does slightly less than ours."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def updates(settings: SequenceSettings, seed: int) -> Measurement:
 
 
 def fill(buffer: Any, settings: SequenceSettings) -> None:
-    """Whole sequences at once: adding is no part of this workload."""
+    """Adds whole sequences at once, because adding is not part of this workload."""
     for column in (buffer.obs, buffer.next_obs):
         column.copy_(torch.randn(column.shape))
     buffer.actions.copy_(torch.randint(0, settings.actions, buffer.actions.shape))

@@ -1,5 +1,5 @@
-"""The candidates of AxiomRL without memory. Its DQN clips no gradients and its SAC has a fixed temperature, which spares them
-some of our work."""
+"""AxiomRL's candidates without memory. Its DQN does not clip gradients and its SAC has a fixed temperature, so both do
+somewhat less work than ours."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from measure import Measurement, Rate, Stopwatch, repeat
 from workloads import DQNSettings, PPOSettings, ReplaySettings, SACSettings, UpdateSettings
 
 
-class LoopClock(Callback):  # type: ignore[misc]  # a class without types
-    """Times the training loop from inside, so that set-up, the last evaluation and the checkpoint stay out."""
+class LoopClock(Callback):  # type: ignore[misc]  # an untyped class
+    """Times the training loop from inside, so that set-up, the last evaluation and the checkpoint are not included."""
 
     rate: Rate
 
@@ -45,7 +45,7 @@ class LoopClock(Callback):  # type: ignore[misc]  # a class without types
 def measured(
     train: Callable[..., Any], algo: str, env_id: str, total_steps: int, seed: int, num_envs: int = 1, **algo_kwargs: Any
 ) -> Measurement:
-    """A run from its first step to its last update, with as little logged and saved as can be."""
+    """A run from its first step to its last update, with as little logging and saving as possible."""
     clock = LoopClock(total_steps)
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
@@ -172,7 +172,7 @@ def replay(settings: ReplaySettings, seed: int) -> Measurement:
     other, steps = new_buffer(), [step() for _ in range(several)]
 
     def add_several() -> None:
-        for one in steps:  # as its trainers do: there is no call for several
+        for one in steps:  # as its trainers do: there is no call that adds several
             other.add(**one)
 
     adding_several = repeat(add_several, settings.capacity // several, several)

@@ -1,4 +1,4 @@
-"""The same work as plainly as torch allows, and nothing around it: what the machine can do."""
+"""The same work written as plainly as torch allows, with nothing around it: the limit of what the machine can do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ReLU = partial(nn.ReLU, inplace=True)
 
 
 class Tanh(nn.Module):
-    """In place too."""
+    """Tanh in place."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh_(x)

@@ -1,4 +1,4 @@
-"""The candidate of cpprb, whose trees are written in C++."""
+"""cpprb's candidate, whose trees are written in C++."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workloads import ReplaySettings
 
 
 def prioritized(settings: ReplaySettings, seed: int) -> Measurement:
-    np.random.seed(seed)  # noqa: NPY002  # the generator that this library samples with
+    np.random.seed(seed)  # noqa: NPY002  # this library samples with the global generator
     rng = np.random.default_rng(seed)
     layout = {
         "obs": {"shape": settings.obs_dim},

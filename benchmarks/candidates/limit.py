@@ -1,7 +1,8 @@
-"""The ceiling: bare programs that do the same work as DQN, QR-DQN or C51 with nothing around it.
+"""The upper limit: bare programs that do the same work as DQN, QR-DQN or C51 with nothing around it.
 
-No config, no checkpoints, no recorder, no metrics: arrays, a network as a function of one parameter vector, and a loop. The
-eager one lets torch run operation by operation; the compiled ones are a single graph from sampled indices to new weights.
+They have no config, checkpoints, recorder or metrics, only arrays, a network as a function of one parameter vector, and a
+loop. The eager program lets torch run operation by operation; the compiled ones are a single graph from sampled indices to
+new weights.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from workloads import DQNSettings, UpdateSettings
 
 from rl_training.runtime.cadence import PhaseTimer
 
-#: operation by operation; by torch.compile, as its documentation tells; by its compiler alone, as ours does it
+#: Operation by operation; with torch.compile, as documented; with torch's compiler alone, as we do it.
 Mode = Literal["eager", "compiled", "graph"]
 BETAS, EPS = (0.9, 0.999), 1e-8
 V_MIN, V_MAX = 0.0, 100.0
 
 
 class Bare:
-    """Replay columns, two parameter vectors, and the update between them."""
+    """Replay columns, the parameter vectors of the two networks, and the update."""
 
     def __init__(self, settings: DQNSettings | UpdateSettings, obs_dim: int, actions: int) -> None:
         torch.manual_seed(0)
@@ -82,9 +83,9 @@ class Bare:
         if not self.settings.num_quantiles:
             return F.smooth_l1_loss(now, goal)
         shape = (len(obs), self.atoms, self.atoms)
-        mine, theirs = now.unsqueeze(2).expand(shape), goal.unsqueeze(1).expand(shape)
-        huber = F.smooth_l1_loss(mine, theirs, reduction="none")
-        return (torch.where(theirs < mine, 1.0 - self.levels, self.levels) * huber).mean(2).sum(1).mean()
+        predicted, desired = now.unsqueeze(2).expand(shape), goal.unsqueeze(1).expand(shape)
+        huber = F.smooth_l1_loss(predicted, desired, reduction="none")
+        return (torch.where(desired < predicted, 1.0 - self.levels, self.levels) * huber).mean(2).sum(1).mean()
 
     def make_update(self, mode: Mode) -> Callable[[int], Any]:
         """A function that samples from the first ``size`` transitions and learns from them."""
@@ -217,7 +218,7 @@ def train(settings: DQNSettings, seed: int, mode: Mode) -> Measurement:
 
 
 def prepared(bare: Bare, mode: Mode) -> tuple[Callable[[int], Any], Callable[[Any], Any], float]:
-    """The update after its first call, with the time that took; acting."""
+    """The update after its first call, the function that acts, and the time that compilation took."""
     watch, update = Stopwatch(), bare.make_update(mode)
     update(bare.settings.buffer_size)
     return update, bare.make_act(), watch.rate(1).wall_seconds if mode != "eager" else 0.0

@@ -1,4 +1,4 @@
-"""The ceiling of DRQN and R2D2: the same two networks unrolled by ``nn.LSTM`` over whole sequences, and fused Adam."""
+"""The upper limit of DRQN and R2D2: the same two networks, unrolled by ``nn.LSTM`` over whole sequences, and fused Adam."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Network(nn.Module):
         self.head = nn.Linear(width, settings.actions)
 
     def forward(self, obs: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
-        length, batch = obs.shape[:2]  # flat, for a layer on three axes returns a view, which is dear to write over
+        length, batch = obs.shape[:2]  # flat: a layer on three axes returns a view, which is costly to overwrite
         memory, _ = self.lstm(torch.relu_(self.encoder(obs.flatten(0, 1))).view(length, batch, -1), state)
         values: Tensor = self.head(torch.relu_(self.hidden(memory.flatten(0, 1))))
         return values.view(length, batch, -1)
 
     def numpy_step(self) -> Callable[[Any, Any, Any], tuple[Any, Any, Any]]:
-        """One step of one environment: (obs, h, c) -> (Q-values, h, c), on the parameters' own memory."""
+        """One step of one environment: (obs, h, c) -> (Q-values, h, c), using the parameters' memory directly."""
         encoder, hidden, head = (
             (layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in (self.encoder, self.hidden, self.head)
         )
@@ -53,7 +53,7 @@ class Network(nn.Module):
 
 
 class Bare:
-    """Sequences as rows of tensors, two networks, and the update between them."""
+    """Sequences as rows of tensors, the two networks, and the update."""
 
     def __init__(self, settings: SequenceSettings, rows: int, seed: int) -> None:
         torch.manual_seed(seed)
@@ -65,7 +65,7 @@ class Bare:
         self.obs = torch.randn(rows, length + settings.n_step, settings.obs_dim)
         self.action = torch.randint(0, settings.actions, (rows, length))
         self.reward, self.discount = torch.ones(rows, length), torch.full((rows, length), settings.gamma)
-        self.bootstrap = torch.arange(1, length + 1).repeat(rows, 1)  # the row of the observation that a target ends in
+        self.bootstrap = torch.arange(1, length + 1).repeat(rows, 1)  # the row that a target bootstraps from
         self.mask = torch.ones(rows, length)
         self.h, self.c = torch.zeros(rows, 1, settings.width), torch.zeros(rows, 1, settings.width)
         self.priority = np.ones(rows)
@@ -97,13 +97,13 @@ class Bare:
         obs, h, c, action, reward, discount, bootstrap, mask = batch
         length = len(action)
         with torch.no_grad():
-            theirs = self.target(obs, (h, c))
-        if self.prioritized:  # one pass of the online network serves the loss and the choice
-            mine = self.online(obs, (h, c))
-            value = theirs.gather(2, mine.detach().argmax(2, keepdim=True)).squeeze(2)
+            target_values = self.target(obs, (h, c))
+        if self.prioritized:  # one pass of the online network serves both the loss and the choice of action
+            online_values = self.online(obs, (h, c))
+            value = target_values.gather(2, online_values.detach().argmax(2, keepdim=True)).squeeze(2)
         else:
-            mine, value = self.online(obs[:length], (h, c)), theirs.amax(2)
-        chosen = mine[:length].gather(2, action.unsqueeze(2)).squeeze(2)
+            online_values, value = self.online(obs[:length], (h, c)), target_values.amax(2)
+        chosen = online_values[:length].gather(2, action.unsqueeze(2)).squeeze(2)
         goal = reward + discount * value.gather(0, bootstrap)
         share = mask if weight is None else mask * weight
         loss = (F.smooth_l1_loss(chosen, goal, reduction="none") * share).sum() / mask.sum()

@@ -1,4 +1,4 @@
-"""The candidates of this repository."""
+"""This repository's candidates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, Transition
 
 
 class LoopClock(Progress):
-    """Times the training loop from inside, so that construction and the final evaluation stay out."""
+    """Times the training loop from inside, so that construction and the final evaluation are not included."""
 
     rate: Rate
 
@@ -37,7 +37,7 @@ class LoopClock(Progress):
 
 
 def distribution(settings: DQNSettings | UpdateSettings) -> tuple[str, dict[str, Any]]:
-    """The algorithm, and its settings for the distribution that it learns."""
+    """The algorithm, and its settings for the return distribution."""
     if settings.num_quantiles:
         return "qr_dqn", {"num_quantiles": settings.num_quantiles}
     if settings.num_atoms:
@@ -46,7 +46,7 @@ def distribution(settings: DQNSettings | UpdateSettings) -> tuple[str, dict[str,
 
 
 def dqn_config(settings: DQNSettings, seed: int, compile_mode: str) -> TrainConfig:
-    """The settings in our terms. Our target interval counts updates, not env steps."""
+    """The settings as a config of ours. Our target interval counts updates, not env steps."""
     algo, own_settings = distribution(settings)
     return resolve_config(
         {
@@ -190,7 +190,7 @@ def sac(settings: SACSettings, seed: int, compile_mode: str = "off") -> Measurem
 
 
 def image_batch(settings: DrQSettings, seed: int) -> TransitionBatch:
-    """Noise in the shape of a sampled batch."""
+    """Random noise in the shape of a sampled batch."""
     generator = torch.Generator().manual_seed(seed)
     size = (2, settings.batch_size, *settings.shape)
     obs, next_obs = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator)

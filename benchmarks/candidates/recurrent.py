@@ -1,4 +1,4 @@
-"""The candidates of this repository with memory."""
+"""This repository's recurrent candidates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENVS = 8
 
 
 def config_of(settings: SequenceSettings, seed: int) -> TrainConfig:
-    """The settings in our terms."""
+    """The settings as a config of ours."""
     own = {"n_step": settings.n_step} if settings.algo == "r2d2" else {}
     return resolve_config(
         {

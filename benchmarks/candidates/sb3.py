@@ -1,4 +1,4 @@
-"""The candidates of Stable-Baselines3, set up as its documentation tells its users."""
+"""Stable-Baselines3's candidates, set up as its documentation recommends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dqn(settings: DQNSettings, seed: int) -> Measurement:
 
 
 def measure_dqn(algorithm: Any, settings: DQNSettings, seed: int, **policy_kwargs: Any) -> Measurement:
-    """DQN, or what takes the same settings."""
+    """DQN, or an algorithm with the same settings."""
     assert settings.steps_per_update % settings.num_envs == 0
     model = algorithm(
         "MlpPolicy",
@@ -29,9 +29,9 @@ def measure_dqn(algorithm: Any, settings: DQNSettings, seed: int, **policy_kwarg
         learning_starts=settings.learning_starts,
         batch_size=settings.batch_size,
         gamma=settings.gamma,
-        train_freq=settings.steps_per_update // settings.num_envs,  # counts steps of the whole vector
+        train_freq=settings.steps_per_update // settings.num_envs,  # counts steps of the vector environment
         gradient_steps=1,
-        target_update_interval=settings.target_copy_steps,  # counts env steps: divided by the number of envs inside
+        target_update_interval=settings.target_copy_steps,  # counts env steps; SB3 divides by the number of envs
         exploration_fraction=settings.exploration_steps / settings.total_steps,
         exploration_initial_eps=1.0,
         exploration_final_eps=settings.final_epsilon,
@@ -41,7 +41,7 @@ def measure_dqn(algorithm: Any, settings: DQNSettings, seed: int, **policy_kwarg
         device="cpu",
     )
     watch = Stopwatch()
-    model.learn(settings.total_steps, log_interval=settings.total_steps)  # as on our side, nothing is logged
+    model.learn(settings.total_steps, log_interval=settings.total_steps)  # log nothing, as on our side
     rate = watch.rate(model.num_timesteps)
     returns = [episode["r"] for episode in model.ep_info_buffer or ()]
     return Measurement(
@@ -56,7 +56,7 @@ def ppo(settings: PPOSettings, seed: int) -> Measurement:
 
 
 def measure_ppo(algorithm: Any, policy: str, settings: PPOSettings, seed: int, **policy_kwargs: Any) -> Measurement:
-    """PPO, or what takes the same settings."""
+    """PPO, or an algorithm with the same settings."""
     model = algorithm(
         policy,
         make_vec_env(settings.env_id, settings.num_envs, seed=seed),
@@ -71,7 +71,7 @@ def measure_ppo(algorithm: Any, policy: str, settings: PPOSettings, seed: int, *
     watch = Stopwatch()
     model.learn(settings.total_steps, log_interval=settings.total_steps)
     rate = watch.rate(model.num_timesteps)
-    updates = model._n_updates * settings.n_minibatches  # it counts epochs
+    updates = model._n_updates * settings.n_minibatches  # SB3 counts epochs
     return Measurement(rates={"env steps": rate}, work={"env steps": model.num_timesteps, "updates": updates})
 
 
@@ -96,7 +96,7 @@ def sac(settings: SACSettings, seed: int) -> Measurement:
 
 
 def replay(settings: ReplaySettings, seed: int) -> Measurement:
-    np.random.seed(seed)  # noqa: NPY002  # the generator that this library samples with
+    np.random.seed(seed)  # noqa: NPY002  # this library samples with the global generator
     observation_space = spaces.Box(-np.inf, np.inf, (settings.obs_dim,), np.float32)
     rng = np.random.default_rng(seed)
 

@@ -1,4 +1,4 @@
-"""The candidates of sb3-contrib."""
+"""sb3-contrib's candidates."""
 
 from __future__ import annotations
 

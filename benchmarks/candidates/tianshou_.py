@@ -1,4 +1,4 @@
-"""The candidates of Tianshou. Its C51 clips no gradients, which is a little less work than the others do."""
+"""Tianshou's candidates. Its C51 does not clip gradients, so it does slightly less work than the others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def c51(settings: DQNSettings, seed: int) -> Measurement:
 
 
 def prioritized(settings: ReplaySettings, seed: int) -> Measurement:
-    np.random.seed(seed)  # noqa: NPY002  # the generator that this library samples with
+    np.random.seed(seed)  # noqa: NPY002  # this library samples with the global generator
     rng, size = np.random.default_rng(seed), settings.capacity
     obs, next_obs = rng.standard_normal((2, size, settings.obs_dim), np.float32)
     never: Any = np.zeros(size, np.bool_)

@@ -1,4 +1,4 @@
-"""The command line. Torch is imported by the commands that need it, so that ``--help`` answers at once."""
+"""The command-line interface. Torch is imported only by the commands that need it, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer, TrainResult
 
 USER_ERROR = 2
-#: what a line for `predict` may hold
+#: Keys that a line of input to `predict` may contain.
 PREDICT_KEYS = ("obs", "action_mask", "reward", "episode_start")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0, 2 for a mistake of the user's, 128 + n after signal n."""
+    """Runs one command and returns its exit code: 0 on success, 2 for a user error, 128 + n after signal n."""
     arguments = _parser().parse_args(argv)
     arguments.command_line = shlex.join(["rl-training", *(sys.argv[1:] if argv is None else argv)])
     warnings.showwarning = _show_warning
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USER_ERROR
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader has gone, as in `rl-training list | head -1`
+    except BrokenPipeError:  # the reader has closed the pipe, as in `rl-training list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -102,22 +102,27 @@ def _add_train(commands: Any) -> None:
     train.add_argument("--config", metavar="NAME_OR_PATH", help="a packaged config (see `list`) or a YAML file")
     train.add_argument("--algo", help="algorithm (see `list`)")
     train.add_argument("--env", metavar="ID", help="Gymnasium id, or module:id")
-    train.add_argument("--seed", help="decides every random draw")
-    train.add_argument("--total-timesteps", metavar="N", help="env steps of the whole run")
+    train.add_argument("--seed", help="random seed of the whole run")
+    train.add_argument("--total-timesteps", metavar="N", help="total number of environment steps")
     train.add_argument("--output-dir", metavar="DIR", help="run directory (default: runs/<algo>-<env>-seed<seed>)")
     train.add_argument("--device", help="cpu, cuda, cuda:0, mps")
     train.add_argument(
-        "--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[], help="any setting; may be repeated"
+        "--set",
+        dest="overrides",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="override any setting; may be repeated",
     )
-    train.add_argument("--quiet", action="store_true", help="no progress")
+    train.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
 def _add_resume(commands: Any) -> None:
     examples = ("runs/mine", "runs/mine --total-timesteps 100000")
-    resume = _command(commands, "resume", _resume, "go on with a stopped run, bit for bit", examples)
+    resume = _command(commands, "resume", _resume, "continue a stopped run, bit for bit", examples)
     resume.add_argument("path", type=Path, metavar="RUN", help="a run directory, or a checkpoint in one")
-    resume.add_argument("--total-timesteps", type=int, metavar="N", help="go on to N steps in all")
-    resume.add_argument("--quiet", action="store_true", help="no progress")
+    resume.add_argument("--total-timesteps", type=int, metavar="N", help="continue until N steps in total")
+    resume.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
 def _add_eval(commands: Any) -> None:
@@ -129,9 +134,9 @@ def _add_eval(commands: Any) -> None:
     )
     evaluate = _command(commands, "eval", _eval, "evaluate a policy over whole episodes", examples)
     evaluate.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
-    evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="how many (default 20)")
+    evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="number of episodes (default 20)")
     evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    evaluate.add_argument("--video", type=Path, metavar="FILE", help="film the first episode: a .gif or an .mp4")
+    evaluate.add_argument("--video", type=Path, metavar="FILE", help="record the first episode as a .gif or .mp4")
 
 
 def _add_predict(commands: Any) -> None:
@@ -145,14 +150,14 @@ def _add_predict(commands: Any) -> None:
     predict.add_argument(
         "--obs",
         metavar="JSON_OR_FILE",
-        help='one observation as JSON, or an object with "obs" and perhaps "action_mask", "reward" (of the action before), '
-        '"episode_start" (the memory begins anew); or a file of them, one a line; default: stdin',
+        help='one observation as JSON, or an object with "obs" and optionally "action_mask", "reward" (of the previous '
+        'action) and "episode_start" (true resets the memory); or a file with one of these per line; default: stdin',
     )
 
 
 def _add_export(commands: Any) -> None:
     examples = ("runs/mine --format onnx", "runs/mine --format safetensors --output policy.safetensors")
-    export = _command(commands, "export", _export, "write a policy for use elsewhere, and verify it", examples)
+    export = _command(commands, "export", _export, "export a policy for use in other programs, and verify it", examples)
     export.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
     export.add_argument("--format", choices=("onnx", "safetensors"), default="onnx")
     export.add_argument("--output", type=Path, metavar="FILE", help="default: policy.<format> in the current directory")
@@ -163,35 +168,36 @@ def _add_list_show_plot(commands: Any) -> None:
     show = _command(commands, "show", _show, "print a config with every default spelled out", ("dqn/cartpole",))
     show.add_argument("config", metavar="CONFIG", help="a packaged config or a YAML file")
     examples = ("runs/mine", "runs/dqn-* --output curves.png")
-    plot = _command(commands, "plot", _plot, "draw learning curves; seeds of one config become a mean with a band", examples)
+    summary = "plot learning curves; runs that differ only in their seed become a mean with a band"
+    plot = _command(commands, "plot", _plot, summary, examples)
     plot.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run directories")
     plot.add_argument("--output", type=Path, default=Path("learning_curves.png"), metavar="PNG")
 
 
 def _add_bench(commands: Any) -> None:
     examples = ("dqn/cartpole ppo/cartpole --seeds 5 --jobs 2", "", "--peers", "--time-to-solve", "--report")
-    summary = "train configs on several seeds and hold them against references and peers; finished runs are not repeated"
+    summary = "train configs on several seeds and compare them with references and peers; finished runs are not repeated"
     bench = _command(commands, "bench", _bench, summary, examples)
     bench.add_argument(
-        "configs", nargs="*", metavar="CONFIG", help="packaged configs or YAML files (default: all references)"
+        "configs", nargs="*", metavar="CONFIG", help="packaged configs or YAML files (default: all in the references file)"
     )
-    bench.add_argument("--seeds", type=_positive, metavar="N", help="seeds 0 to N-1 (default: as the references say, or 5)")
-    bench.add_argument("--jobs", type=_positive, metavar="N", help="processes at a time (default 2; to solve: 1)")
-    bench.add_argument("--peers", action="store_true", help="Stable-Baselines3 and sb3-contrib too, on the same budgets")
-    bench.add_argument("--time-to-solve", action="store_true", help="instead: race the peers until a task is solved")
-    bench.add_argument("--report", action="store_true", help="train nothing, write the tables and curves again")
+    bench.add_argument("--seeds", type=_positive, metavar="N", help="seeds 0 to N-1 (default: as in the references, or 5)")
+    bench.add_argument("--jobs", type=_positive, metavar="N", help="parallel processes (default 2; 1 with --time-to-solve)")
+    bench.add_argument("--peers", action="store_true", help="also train Stable-Baselines3 and sb3-contrib on the same budget")
+    bench.add_argument("--time-to-solve", action="store_true", help="instead, race the peers until a task is solved")
+    bench.add_argument("--report", action="store_true", help="train nothing; only write the tables and curves again")
     bench.add_argument("--runs", type=Path, default=Path("runs/learning"), metavar="DIR", help="default: runs/learning")
-    places = "default: the repository's own, elsewhere"
-    bench.add_argument("--references", type=Path, metavar="YAML", help=f"what to reach ({places} none)")
-    bench.add_argument("--peers-file", type=Path, metavar="YAML", help=f"settings of the peers ({places} none)")
-    bench.add_argument("--results", type=Path, metavar="DIR", help=f"the figures as JSON ({places} with the runs)")
-    bench.add_argument("--page", type=Path, metavar="MD", help=f"the tables and curves ({places} with the runs)")
+    places = "default: the repository's own; outside it,"
+    bench.add_argument("--references", type=Path, metavar="YAML", help=f"the returns to reach ({places} none)")
+    bench.add_argument("--peers-file", type=Path, metavar="YAML", help=f"the peers' settings ({places} none)")
+    bench.add_argument("--results", type=Path, metavar="DIR", help=f"results as JSON ({places} the runs directory)")
+    bench.add_argument("--page", type=Path, metavar="MD", help=f"tables and curves ({places} a page in the runs directory)")
 
 
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
     return value
 
 
@@ -204,7 +210,7 @@ def _train(arguments: argparse.Namespace) -> int:
     from rl_training.runtime.sessions import start_training
 
     if arguments.config is None and arguments.algo is None:
-        raise ConfigError("say what to train: --config NAME_OR_PATH, or --algo NAME with --env ID")
+        raise ConfigError("nothing to train: give --config NAME_OR_PATH, or --algo NAME with --env ID")
     data = {} if arguments.config is None else load_config_data(arguments.config)
     flags = {
         "algo": arguments.algo,
@@ -242,7 +248,7 @@ def _run_to_end(trainer: Trainer) -> int:
     finally:
         trainer.close()
     if result.interrupted_by is not None:
-        print(f"stopped and saved at step {result.env_steps}; go on with: rl-training resume {run_dir}")
+        print(f"stopped and saved at step {result.env_steps}; continue with: rl-training resume {run_dir}")
         return 128 + result.interrupted_by
     _print_summary(result, run_dir)
     return 0
@@ -254,7 +260,7 @@ def _print_summary(result: TrainResult, run_dir: str) -> None:
     total = sum(result.seconds.values())
     shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items() if seconds > 0)
     best = "" if result.best_return is None else f" (best during training: {result.best_return:.1f})"
-    now = "" if result.steps_now == result.env_steps else f" ({result.steps_now} of them now)"
+    now = "" if result.steps_now == result.env_steps else f" ({result.steps_now} of them in this session)"
     print(
         f"trained {result.env_steps} steps{now}, {result.episodes} episodes, {result.updates} updates\n"
         f"took {total:.1f} s: {shares}\n"
@@ -277,7 +283,7 @@ def _eval(arguments: argparse.Namespace) -> int:
         result = agent.evaluate(arguments.episodes)
     if film is not None:
         extent = f"the first {film.seconds:.0f} s" if film.cut else f"{film.seconds:.1f} s"
-        print(f"filmed {extent} of the first episode: {arguments.video}", file=sys.stderr)
+        print(f"recorded {extent} of the first episode to {arguments.video}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(result.to_json()))
     else:
@@ -308,14 +314,14 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _predict_fields(text: str) -> dict[str, Any]:
-    """What a line says: an object with "obs" and perhaps more, or the observation alone."""
+    """Parses a line: either an object with "obs" and optional further keys, or a bare observation."""
     try:
         line = json.loads(text)
     except ValueError as error:
-        raise ObservationError(f"this is not JSON: {error}") from error
+        raise ObservationError(f"not valid JSON: {error}") from error
     fields = line if isinstance(line, dict) else {"obs": line}
     if "obs" not in fields:
-        raise ObservationError(f"an object needs the key 'obs', not only {', '.join(fields) or 'nothing'}")
+        raise ObservationError(f"an object needs the key 'obs'; this one has {', '.join(fields) or 'no keys'}")
     unknown = [key for key in fields if key not in PREDICT_KEYS]
     if unknown:
         raise ObservationError(f"unknown key '{unknown[0]}'{did_you_mean(unknown[0], PREDICT_KEYS)}")
@@ -332,8 +338,8 @@ def _observations(source: str | None) -> Iterator[tuple[int, str]]:
         try:
             text = Path(source).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ObservationError(f"--obs '{source}' is neither JSON nor a file that can be read ({error})") from error
-        lines = [text] if _is_json(text) else text.splitlines()  # one observation over several lines, or one a line
+            raise ObservationError(f"--obs '{source}' is neither JSON nor a readable file ({error})") from error
+        lines = [text] if _is_json(text) else text.splitlines()  # one on several lines, or one per line
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield number, line

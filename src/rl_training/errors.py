@@ -1,4 +1,4 @@
-"""Errors a user can cause or meet, each a sentence that names the thing and the fix.
+"""Errors that are reported to the user. Each message names the problem and how to fix it.
 
 The command line prints these without a traceback and exits with code 2; anything else is a bug and keeps its
 traceback.
@@ -38,7 +38,7 @@ class CompilationError(RLTrainingError):
 
 
 class ObservationError(RLTrainingError):
-    """An observation handed to ``predict`` that does not fit the policy."""
+    """An observation passed to ``predict`` that does not match the policy."""
 
 
 class MissingExtraError(RLTrainingError):
@@ -49,9 +49,9 @@ class MissingExtraError(RLTrainingError):
 
 
 class EnvironmentFault(RLTrainingError):
-    """An environment that raised, or returned something that is no observation or reward.
+    """An environment raised an exception, or returned an invalid observation or reward.
 
-    Carries what reproduces it: reset with ``episode_seed``, then play ``actions``; the last one fails.
+    The attributes reproduce the fault: reset with ``episode_seed``, then play ``actions``; the last one fails.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class EnvironmentFault(RLTrainingError):
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """A tail for an error message: the nearest right name, or all of them when none is near and they are not too many."""
+    """The end of an error message: the closest valid name, or all valid names if none is close and they are few enough."""
     choices = sorted(options)
     near = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if near:

@@ -1,7 +1,7 @@
-"""Named random streams: each use of chance has its own generator, saved and restored by name.
+"""Named random streams: every source of randomness has its own generator, saved and restored by name.
 
-Streams are independent by construction (``SeedSequence`` spawn keys), so evaluation never disturbs training and adding a
-stream changes no other. Nothing in the package draws from a global generator.
+Streams are independent by construction (``SeedSequence`` spawn keys), so evaluation never disturbs training, and adding a
+stream does not change the others. Nothing in the package draws from a global generator.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def _seed_sequence(seed: int, *keys: str | int) -> np.random.SeedSequence:
 
 
 def derive_seed(seed: int, *keys: str | int) -> int:
-    """A 31-bit seed that depends on all the keys: what an environment's ``reset`` takes for one episode."""
+    """A 31-bit seed derived from all the keys, used to reset an environment for one episode."""
     return int(_seed_sequence(seed, *keys).generate_state(1)[0] >> 1)
 
 
 class RandomStreams:
-    """Generators by name, each made on first use from (seed, name)."""
+    """Generators by name, each created from (seed, name) on first use."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

@@ -11,7 +11,7 @@ Schedule = Callable[[int], float]
 
 @dataclass(frozen=True)
 class LinearSchedule:
-    """From ``initial`` to ``final`` in a straight line over ``steps`` steps, then constant; 0 steps is ``final`` at once."""
+    """Moves linearly from ``initial`` to ``final`` over ``steps`` steps, then stays there; 0 steps means ``final`` always."""
 
     initial: float
     final: float

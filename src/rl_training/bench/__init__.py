@@ -1,1 +1,1 @@
-"""The learning proof: many runs at a time, held against published figures and against the peers."""
+"""The learning benchmark: many runs in parallel, compared with published figures and with the peers."""

@@ -1,7 +1,7 @@
 """Statistics over seeds and tasks, by rliable (Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice").
 
 The interquartile mean drops the best and the worst quarter of the runs; intervals are percentiles of stratified
-bootstrap resamples, which draw runs anew within each task.
+bootstrap resamples, which redraw the runs within each task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and the interval around it."""
+    """A point estimate and its confidence interval."""
 
     value: float
     low: float
@@ -34,37 +34,40 @@ class Estimate:
 
 
 def require_rliable() -> None:
-    """Before anything is trained."""
+    """Raises if rliable is missing; called before anything is trained."""
     if importlib.util.find_spec("rliable") is None:
         raise MissingExtraError("rliable", "bench")
 
 
 def interquartile_mean(scores: Array) -> Estimate:
-    """Of a matrix (runs, tasks)."""
+    """The interquartile mean of scores (runs, tasks)."""
     values, intervals = _estimate(scores[:, :, None], _iqm_of_each)
     return Estimate(float(values[0]), float(intervals[0, 0]), float(intervals[1, 0]))
 
 
 def interquartile_mean_curve(returns: Array) -> tuple[Array, Array]:
-    """Of curves (runs, points): the mean at each point, and the bounds (2, points)."""
+    """The interquartile mean of curves (runs, points) at each point, and its bounds (2, points)."""
     return _estimate(returns[:, None, :], _iqm_of_each)
 
 
 def probability_of_improvement(ours: Array, theirs: Array) -> Estimate:
-    """That a run of ours ends above a run of theirs, a tie counting half, averaged over the tasks. Matrices (runs, tasks)."""
+    """The probability that one of our runs ends above one of theirs, averaged over the tasks. A tie counts half.
+
+    Both matrices are (runs, tasks).
+    """
     values, intervals = _estimate((ours, theirs), _share_of_wins)
     return Estimate(float(values[0]), float(intervals[0, 0]), float(intervals[1, 0]))
 
 
 def matrix(by_task: Sequence[Sequence[float]]) -> Array:
-    """(runs, tasks) of the seeds that every task has."""
+    """Returns as (runs, tasks), with as many runs as every task has."""
     runs = min(len(returns) for returns in by_task)
     transposed: Array = np.array([list(returns)[:runs] for returns in by_task], np.float64).T
     return transposed
 
 
 def normalised(returns: Mapping[str, Sequence[float]], scales: Mapping[str, tuple[float, float]]) -> Array:
-    """(runs, tasks): 0 is random acting, 1 the best known result."""
+    """Scores (runs, tasks), scaled so that a random policy scores 0 and the best known result 1."""
     columns: list[list[float]] = []
     for task, values in returns.items():
         zero, one = scales[task]
@@ -73,7 +76,7 @@ def normalised(returns: Mapping[str, Sequence[float]], scales: Mapping[str, tupl
 
 
 def _iqm_of_each(scores: Array) -> Array:
-    """At each point of (runs, tasks, points); ``rliable.metrics.aggregate_iqm`` for all points at once."""
+    """The mean at each point of (runs, tasks, points): ``rliable.metrics.aggregate_iqm``, but for all points at once."""
     from scipy.stats import trim_mean
 
     means: Array = trim_mean(scores.reshape(-1, scores.shape[-1]), proportiontocut=0.25, axis=0)
@@ -81,7 +84,7 @@ def _iqm_of_each(scores: Array) -> Array:
 
 
 def _share_of_wins(ours: Array, theirs: Array) -> Array:
-    """Over all pairs of runs; ``rliable.metrics.probability_of_improvement`` without a rank test for every resample."""
+    """The share over all pairs of runs: ``rliable.metrics.probability_of_improvement`` without a rank test per resample."""
     difference = ours[:, None] - theirs[None, :]
     return np.array([np.mean((difference > 0) + 0.5 * (difference == 0))])
 
@@ -98,7 +101,7 @@ def _estimate(scores: Any, statistic: Any) -> tuple[Array, Array]:
 
 @contextlib.contextmanager
 def _seeded_global_generator() -> Iterator[None]:
-    """rliable resamples with numpy's global generator, whatever ``random_state`` it is given. It is put back after."""
+    """Seeds numpy's global generator, which rliable uses whatever ``random_state`` it is given, and restores it after."""
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(0)  # noqa: NPY002
     try:

@@ -1,4 +1,4 @@
-"""The pictures of the benchmarks page."""
+"""The charts of the benchmarks page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = 2
 
 @dataclass(frozen=True)
 class Curve:
-    """Returns (seeds, points) at these env steps. Curves of one ``group`` share a colour; a peer's is dashed."""
+    """Returns (seeds, points) at the given env steps. Curves in the same ``group`` share a colour; a peer's is dashed."""
 
     label: str
     group: str
@@ -30,7 +30,7 @@ class Curve:
 
 @contextmanager
 def figure(path: Path, width: float, height: float, **layout: Any) -> Iterator[tuple[Any, Any]]:
-    """A figure with its axes, saved at the end. The same figures give the same file."""
+    """A figure with its axes, saved on exit. The same data always gives the same file."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -43,13 +43,13 @@ def figure(path: Path, width: float, height: float, **layout: Any) -> Iterator[t
             path.parent.mkdir(parents=True, exist_ok=True)
             drawing.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot draw {path}: {error}") from error
+            raise ConfigError(f"cannot write the chart {path}: {error}") from error
         finally:
             pyplot.close(drawing)
 
 
 def draw_learning_curves(panels: Mapping[str, Sequence[Curve]], path: Path) -> None:
-    """A panel for each task: interquartile means over the seeds with their 95 % intervals."""
+    """Draws a panel for each task, with interquartile means over the seeds and their 95 % intervals."""
     rows = -(-len(panels) // COLUMNS)
     with figure(path, 11, 3.4 * rows, nrows=rows, ncols=COLUMNS) as (_, axes):
         for axis, (task, curves) in zip(axes.flat, panels.items(), strict=False):

@@ -1,4 +1,4 @@
-"""``rl-training bench``: plans the jobs, runs them, records what comes of them and writes the report."""
+"""``rl-training bench``: plans the jobs, runs them, records their results and writes the report."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.config import load_config_data, resolve_config
 
-#: In the repository's root, what these files hold is the default; elsewhere configs are named and all goes to the runs.
+#: Defaults in the repository's root. Elsewhere, configs must be named, and all output goes to the runs directory.
 REFERENCES, PEERS = Path("benchmarks/learning.yaml"), Path("benchmarks/peers.yaml")
 RESULTS, PAGE = Path("benchmarks/results"), Path("docs/benchmarks.md")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run and where everything goes."""
+    """What to run, and where the output goes."""
 
     configs: Sequence[str]
     seeds: int | None
@@ -47,7 +47,7 @@ class Plan:
     race: bool = False
 
     def planned_jobs(self) -> list[Job]:
-        """Seed by seed, ours and the peer's in turn, so that what is compared is run in the same hour."""
+        """The jobs seed by seed, alternating ours and the peer's, so that runs to be compared run close together in time."""
         planned = []
         for seed in range(max(map(self._seeds, self.configs), default=0)):
             for config in self.configs:
@@ -80,7 +80,7 @@ def make_plan(
     with_peers: bool,
     race: bool,
 ) -> Plan:
-    """Fills in the defaults and refuses what cannot work before anything is trained."""
+    """Fills in the defaults and rejects what cannot work, before anything is trained."""
     at_home = references is None and REFERENCES.exists()
     references = references or (REFERENCES if at_home else None)
     peers = peers or (PEERS if PEERS.exists() else None)
@@ -91,18 +91,18 @@ def make_plan(
 
         require_peers()
         if peers is None:
-            raise ConfigError(f"there is no file with the peers' settings ({PEERS}); give one with --peers-file")
+            raise ConfigError(f"the file with the peers' settings, {PEERS}, does not exist; give one with --peers-file")
     require_rliable()
     known = [config for config, peer in peer_entries.items() if peer.solved is not None] if race else list(entries)
     chosen = list(configs) or known
     if not chosen:
-        raise ConfigError(f"say what to run: there is no {REFERENCES} here; name configs, or give --references FILE")
+        raise ConfigError(f"nothing to run: there is no {REFERENCES} here; name the configs, or give --references FILE")
     for config in chosen:
         resolve_config(entries[config].data(config) if config in entries else load_config_data(config))
         if race and config not in known:
-            raise ConfigError(f"there is no race for '{config}'{did_you_mean(config, known)}")
+            raise ConfigError(f"no time-to-solve race is defined for '{config}'{did_you_mean(config, known)}")
         if with_peers and configs and config not in peer_entries:
-            raise ConfigError(f"the settings of no peer are known for '{config}'{did_you_mean(config, peer_entries)}")
+            raise ConfigError(f"no peer settings are defined for '{config}'{did_you_mean(config, peer_entries)}")
     home = runs if not at_home else None
     return Plan(
         configs=chosen,
@@ -119,7 +119,7 @@ def make_plan(
 
 
 def run_bench(plan: Plan, *, report_only: bool) -> int:
-    """Returns the exit code: 1 if a job failed."""
+    """Runs the plan and returns the exit code: 1 if a job failed, otherwise 0."""
     failures: list[str] = []
     if report_only:
         for job in replace(plan, with_peers=True).planned_jobs():
@@ -128,7 +128,7 @@ def run_bench(plan: Plan, *, report_only: bool) -> int:
     else:
         jobs = plan.planned_jobs()
         for job in jobs:
-            job.is_finished()  # refuses what was run with other settings, before anything is run
+            job.is_finished()  # rejects runs made with other settings, before anything starts
         failures = Runner(jobs, plan.jobs, sys.stderr).run(lambda job: _record(plan, job))
     sys.stdout.write(write_report(plan) + "\n")
     for failure in failures:
@@ -137,7 +137,7 @@ def run_bench(plan: Plan, *, report_only: bool) -> int:
 
 
 def _record(plan: Plan, job: Job) -> str:
-    """Adds a finished job to the results and says how it went."""
+    """Adds a finished job to the results and returns a summary of its outcome."""
     outcome = job.outcome()
     if job.race is not None:
         record(plan.results / "race.json", race_key(job.config, job.peer), job.seed, outcome)
@@ -149,7 +149,7 @@ def _record(plan: Plan, job: Job) -> str:
 
 
 def write_report(plan: Plan) -> str:
-    """Writes the sections that there are results for, and returns the tables."""
+    """Writes the sections for which there are results, and returns the tables."""
     ours = load_results(plan.results / "learning.json")
     theirs = load_results(plan.results / "peers.json")
     races = load_results(plan.results / "race.json")

@@ -1,4 +1,4 @@
-"""Writes a section of a Markdown page, so that no figure there is copied by hand."""
+"""Writes generated sections into a Markdown page, so that no figure there is copied by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rl_training.errors import ConfigError
 
 
 def write_section(page: Path, name: str, text: str) -> None:
-    """Puts the text between the section's marks, in place of what was there. A page that does not exist is begun."""
+    """Replaces the text between the section's markers. A page that does not exist is created."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     if not page.exists():
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -20,12 +20,12 @@ def write_section(page: Path, name: str, text: str) -> None:
     before, _, rest = content.partition(begin)
     _, found, after = rest.partition(end)
     if not found:
-        raise ConfigError(f"{page}: the section '{name}' has no end; put '{end}' after it")
+        raise ConfigError(f"{page}: the section '{name}' has no end marker; add '{end}' after it")
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}", "utf-8")
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose source can be read as well."""
+    """A table that is also readable as source."""
     lines = [header, *rows]
     widths = [max(3, *(len(line[column]) for line in lines)) for column in range(len(header))]
     rule = ["-" * width for width in widths]

@@ -1,8 +1,8 @@
-"""One run of the bench: what it is, where it lives on the disk, and what is left of it when it has finished.
+"""One run of the bench: what it is, where it is stored, and what remains of it when it has finished.
 
 <runs>/<config>/seed<k>            a run directory like any other
 <runs>/<config>/<package>-seed<k>  the peer's run: metrics.jsonl and evaluation.json in the same form
-<runs>/<config>/race-...           the same two, until they solve the task: race.json
+<runs>/<config>/race-...           a run of either kind that ends when the task is solved: race.json
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from rl_training.experiment.metrics import METRICS_FILE, read_metrics
 from rl_training.experiment.run import CONFIG_FILE, EVALUATION_FILE, is_run
 
 JOB_FILE, RACE_FILE, MACHINE_FILE = "job.json", "race.json", "machine.json"
-#: What of our config binds a peer: the task and the protocol, not our settings.
+#: The parts of our config that also apply to a peer: the task and the evaluation protocol, not our hyperparameters.
 RACE_TASK_KEYS = ("env_id", "env_kwargs", "wrappers")
 TASK_KEYS = (*RACE_TASK_KEYS, "total_timesteps", "eval")
 
 
 def config_digest(data: dict[str, Any]) -> str:
-    """What a config file says, in a few characters; a new setting that it does not name leaves it alone."""
+    """A short hash of a config file's contents. A new setting that the file does not mention leaves it unchanged."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A config and a seed; with a ``peer``, its turn at the same task; a ``race`` ends when the task is solved."""
+    """A config and a seed. With a ``peer``, the peer's run on the same task; a ``race`` ends when the task is solved."""
 
     config: str
     seed: int
     runs: Path
     peer: Peer | None = None
-    race: float | None = None  # the return that ends it
-    reference: Reference | None = None  # which may say that the config is another one, changed a little
+    race: float | None = None  # the return that ends the race
+    reference: Reference | None = None  # may name another config, with overrides
 
     @property
     def path(self) -> Path:
@@ -69,19 +69,19 @@ class Job:
         return self.peer.steps if self.peer is not None and self.race is not None else self.load_config().total_timesteps
 
     def logged_steps(self) -> int:
-        """How far it is, as far as its log tells."""
+        """The number of steps that the log shows so far."""
         if self.race is not None or not (self.path / METRICS_FILE).exists():
             return 0
         return max((record["step"] for kind in ("train", "eval") for record in read_metrics(self.path, kind)), default=0)
 
     def description(self) -> dict[str, Any]:
-        """What decides the outcome, apart from the seed and the versions."""
+        """Everything that determines the outcome, apart from the seed and the versions."""
         ours = {key: value for key, value in self.load_config().describe().items() if key != "seed"}
         return self._what_decides(ours, exclude_defaults=False)
 
     @property
     def digest(self) -> str:
-        """The same in a few characters, as the files say it."""
+        """A short hash of the same, computed from the files as written."""
         return config_digest(self._what_decides(self.data, exclude_defaults=True))
 
     def _what_decides(self, ours: dict[str, Any], *, exclude_defaults: bool) -> dict[str, Any]:
@@ -94,13 +94,13 @@ class Job:
         return {**{key: ours[key] for key in keys if key in ours}, **race, "peer": peer}
 
     def is_current(self) -> bool:
-        """Whether what lies at its place was run with the settings as they are now."""
+        """Whether the existing run was made with the current settings."""
         now = self.description()
         if self.peer is not None or self.race is not None:
             return bool(json.loads((self.path / JOB_FILE).read_text("utf-8")) == now)
         try:
             then = resolve_config(load_config_data(str(self.path / CONFIG_FILE))).describe()
-        except ConfigError:  # of a version that had other settings
+        except ConfigError:  # written by a version with other settings
             return False
         return {**then, "seed": None} == {**now, "seed": None}
 
@@ -108,9 +108,9 @@ class Job:
         return is_run(self.path) or (self.path / JOB_FILE).exists()
 
     def is_finished(self) -> bool:
-        """Refuses what was run with other settings."""
+        """Whether there is a result. Raises if the run was made with other settings."""
         if self.is_begun() and not self.is_current():
-            raise ConfigError(f"{self.path} was run with another version of {self.config}; move it away first")
+            raise ConfigError(f"{self.path} was run with another version of {self.config}; move or delete it first")
         return self.result_file.exists()
 
     def write_description(self) -> None:
@@ -118,7 +118,7 @@ class Job:
         (self.path / JOB_FILE).write_text(json.dumps(self.description()) + "\n", "utf-8")
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """In one step: a result file is whole or not there."""
+        """Writes the result atomically: the file is either complete or absent."""
         temporary = self.result_file.with_suffix(".part")
         packages = () if self.peer is None else (self.peer.package,)
         made = {"date": today(), "versions": versions(packages), "machine": machine()}
@@ -126,7 +126,7 @@ class Job:
         temporary.replace(self.result_file)
 
     def outcome(self) -> dict[str, Any]:
-        """What the tables and curves need of a finished job."""
+        """What the tables and curves need from a finished job."""
         result: dict[str, Any] = json.loads(self.result_file.read_text("utf-8"))
         if self.race is not None:
             return {**result, "config": self.digest}
@@ -145,18 +145,18 @@ class Job:
         }
 
     def _versions(self) -> dict[str, str]:
-        """Those that the run was made with."""
+        """The versions that the run was made with."""
         if self.peer is not None:
             return versions((self.peer.package,))
         metadata = json.loads((self.path / "metadata.json").read_text("utf-8"))
         return {"python": metadata["python"], **metadata["versions"]}
 
     def write_machine(self) -> None:
-        """For a run of ours, whose result says nothing of it."""
+        """Records the machine of one of our runs, whose result does not contain it."""
         (self.path / MACHINE_FILE).write_text(json.dumps(machine()) + "\n", "utf-8")
 
     def _machine(self) -> str:
-        """On which the run ended; of runs of before, this one."""
+        """The machine on which the run ended, or this one for older runs, which did not record it."""
         path = self.path / MACHINE_FILE
         return str(json.loads(path.read_text("utf-8"))) if path.exists() else machine()
 

@@ -1,4 +1,4 @@
-"""What a figure was measured with and on."""
+"""The versions and the machine that a figure was measured with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMMON_PACKAGES = ("rl-training", "torch", "numpy", "gymnasium")
 
 
 def machine() -> str:
-    """The processor and how many cores there are, never the name of the machine."""
+    """The processor model and the number of cores, but never the host name."""
     return f"{_cpu_model()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
 
 
@@ -35,11 +35,11 @@ def package_version(package: str) -> str | None:
 
 
 def versions(packages: Iterable[str] = ()) -> dict[str, str]:
-    """Of Python and of those packages that are installed."""
+    """The versions of Python and of those packages that are installed."""
     names = sorted({*packages, *COMMON_PACKAGES})
     return {"python": platform.python_version(), **{name: found for name in names if (found := package_version(name))}}
 
 
 def today() -> str:
-    """The date in UTC."""
+    """Today's date in UTC."""
     return datetime.now(timezone.utc).date().isoformat()

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 and sb3-contrib on our tasks, trained and judged by our protocol."""
+"""Stable-Baselines3 and sb3-contrib on our tasks, trained and evaluated by our protocol."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.metrics import METRICS_FILE
 from rl_training.runtime.cadence import cpu_seconds
 
-EVAL_SEED = 1_000_000  # added to the seed of the run: episodes that training does not see
+EVAL_SEED = 1_000_000  # added to the run's seed, so that evaluation sees other episodes than training
 
 
 def require_peers() -> None:
-    """Before anything is trained: both packages must be there."""
+    """Raises if either package is missing; called before anything is trained."""
     for module, package in (("stable_baselines3", "stable-baselines3"), ("sb3_contrib", "sb3-contrib")):
         if importlib.util.find_spec(module) is None:
             raise MissingExtraError(package, "bench")
 
 
 def load_algorithm(peer: Peer) -> Any:
-    """Their class; importing it takes a second or two."""
+    """The peer's algorithm class; importing it takes a second or two."""
     module, _, name = peer.algorithm.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 class PeerAgent:
-    """A model of theirs on the environments of our config."""
+    """A peer's model on the environments of our config."""
 
     def __init__(self, peer: Peer, config: TrainConfig, seed: int) -> None:
         from stable_baselines3.common.vec_env import VecNormalize
@@ -49,12 +49,12 @@ class PeerAgent:
         if peer.normalize:
             env = VecNormalize(env, gamma=settings.get("gamma", 0.99))
             self._eval_env = VecNormalize(self._eval_env, training=False, norm_reward=False)
-            self._eval_env.obs_rms = env.obs_rms  # shared, not copied: it is always up to date
+            self._eval_env.obs_rms = env.obs_rms  # shared, not copied, so that it is always up to date
         network = _arguments(peer.policy_kwargs)
         self.model: Any = load_algorithm(peer)(env=env, policy_kwargs=network, seed=seed, device="cpu", **settings)
 
     def evaluate(self, episodes: int) -> list[float]:
-        """Returns of whole episodes of the deterministic policy."""
+        """The returns of whole episodes played by the deterministic policy."""
         from stable_baselines3.common.evaluation import evaluate_policy
 
         returns, _ = evaluate_policy(
@@ -63,7 +63,7 @@ class PeerAgent:
         return [float(value) for value in returns]
 
     def learn(self, total: int, every: int, judge: Callable[[int], bool]) -> int:
-        """Trains, and asks the judge every so many env steps whether to go on. Returns the env steps taken."""
+        """Trains, asking ``judge`` every ``every`` env steps whether to continue. Returns the env steps taken."""
         due = every if every > 0 else total + 1
 
         def on_step(*_: Any) -> bool:
@@ -78,7 +78,7 @@ class PeerAgent:
 
 
 def _vector_env(config: TrainConfig, num_envs: int, seed: int) -> Any:
-    """Our environments in their vector."""
+    """Our environments in the peer's vector environment."""
     from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
     factory = WrappedEnv(RegisteredEnv(config.env_id, config.env_kwargs), config.wrappers)
@@ -88,7 +88,7 @@ def _vector_env(config: TrainConfig, num_envs: int, seed: int) -> Any:
 
 
 def _arguments(published: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as the library wants them: schedules and activation functions go by name in a file."""
+    """Settings in the library's own form: the file gives schedules and activation functions by name."""
     arguments = dict(published)
     for key, value in published.items():
         if isinstance(value, str) and value.startswith("lin_"):
@@ -99,12 +99,12 @@ def _arguments(published: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _falling(first: float) -> Callable[[float], float]:
-    """A schedule by the share of training that is left."""
+    """A schedule that falls linearly to 0, as a function of the share of training that is left."""
     return lambda share_left: share_left * first
 
 
 def train_peer(job: Job) -> None:
-    """One seed on the same budget as ours, with the log and the final evaluation of a run of ours."""
+    """Trains one seed on the same budget as ours, and writes the log and final evaluation in the form of our runs."""
     assert job.peer is not None
     config = job.load_config()
     job.write_description()

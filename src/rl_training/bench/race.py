@@ -1,8 +1,8 @@
-"""Time to solve: seconds of learning until greedy evaluation first holds a return.
+"""Time to solve: seconds of learning until the greedy policy first reaches a goal return and holds it.
 
-Every ``EVERY`` env steps ``EPISODES`` greedy episodes are played; once their mean reaches the goal, ``HELD`` further ones
-must hold it. The clock runs from the making of the agent and stands still during evaluations. It counts the CPU seconds of
-the process and of those it has started, so that a compilation counts.
+Every ``EVERY`` env steps, ``EPISODES`` greedy episodes are played. Once their mean reaches the goal, the mean of ``HELD``
+further episodes must reach it too. The clock starts when the agent is created and is paused during evaluations. It counts
+the CPU seconds of the process and of its child processes, so that compilation is included.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EVERY, EPISODES, HELD = 1_000, 20, 100
 
 
 class Clock:
-    """CPU and wall seconds since its making, without the pauses."""
+    """CPU and wall-clock seconds since construction, without the pauses."""
 
     def __init__(self) -> None:
         self._start = self._now()
@@ -51,11 +51,11 @@ class Clock:
 
 
 class _Solved(Exception):
-    """Ends the training of a racer."""
+    """Raised to end the training of a racer."""
 
 
 class Racer(Trainer):
-    """A trainer that stops at the first evaluation that holds the goal."""
+    """A trainer that stops at the first evaluation that reaches and holds the goal."""
 
     def __init__(self, config: TrainConfig, goal: float) -> None:
         self.clock = Clock()
@@ -67,7 +67,7 @@ class Racer(Trainer):
             result = super().evaluate(episodes, stop)
             held = result is not None and result.mean_return >= self._goal
             if held:
-                # An evaluation begins with the same episodes every time: those that brought us here decide nothing more.
+                # Every evaluation begins with the same episodes. Those that led here are left out of the second check.
                 again = super().evaluate(EPISODES + HELD, stop)
                 held = again is not None and float(np.mean(again.returns[EPISODES:])) >= self._goal
         if held:
@@ -76,7 +76,7 @@ class Racer(Trainer):
 
 
 def race_ours(config: TrainConfig, goal: float) -> dict[str, Any]:
-    """One seed of ours."""
+    """Races one seed of ours."""
     protocol = {**config.eval.model_dump(), "interval": EVERY, "episodes": EPISODES, "final_episodes": EPISODES}
     racer = Racer(config.with_values(eval=protocol, output_dir=None), goal)
     try:
@@ -90,33 +90,33 @@ def race_ours(config: TrainConfig, goal: float) -> dict[str, Any]:
 
 
 def race_peer(job: Job, goal: float) -> dict[str, Any]:
-    """One seed of theirs, on the budget that their settings are meant for."""
+    """Races one seed of the peer, on the budget that its settings are meant for."""
     assert job.peer is not None
-    load_algorithm(job.peer)  # imports are counted on neither side
+    load_algorithm(job.peer)  # imports are not timed on either side
     clock = Clock()
     agent = PeerAgent(job.peer, job.load_config(), job.seed)
 
     solved = False
 
-    def goes_on(step: int) -> bool:
+    def keep_going(step: int) -> bool:
         nonlocal solved
         with clock.paused():
             solved = all(np.mean(agent.evaluate(episodes)) >= goal for episodes in (EPISODES, HELD))
         return not solved
 
-    steps = agent.learn(job.peer.steps, EVERY, goes_on)
+    steps = agent.learn(job.peer.steps, EVERY, keep_going)
     return {"solved": solved, "steps": steps, **clock.read()}
 
 
 def run_race(job: Job) -> None:
-    """One seed of either, alone on one core with one thread."""
+    """Races one seed of ours or of the peer, alone on one core with one thread."""
     assert job.race is not None
-    if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere one thread has to do
+    if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere the single thread must do
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     job.write_description()
     with tempfile.TemporaryDirectory() as cache:
-        # A compilation begins with nothing but torch's precompiled headers, which it keeps elsewhere, and stays within this
-        # process, so that the clock sees all of it.
+        # Compilation starts with an empty cache, except for torch's precompiled headers, which torch keeps elsewhere. It
+        # stays within this process, so that the clock counts all of it.
         os.environ.update(TORCHINDUCTOR_CACHE_DIR=cache, TORCHINDUCTOR_COMPILE_THREADS="1")
         result = race_ours(job.load_config(), job.race) if job.peer is None else race_peer(job, job.race)
     job.write_result(result)

@@ -1,7 +1,7 @@
-"""What a config must reach and who it is compared with: the two YAML files of the learning proof.
+"""What a config must reach and which peer it is compared with: the two YAML files of the learning benchmark.
 
-References: by config, how many seeds, what their final policies must reach, and where that figure comes from. Peers: by
-config, the same task's settings for Stable-Baselines3 or sb3-contrib.
+The references file gives, for each config, the number of seeds, what their final policies must reach, and the source of that
+figure. The peers file gives, for each config, the settings of Stable-Baselines3 or sb3-contrib for the same task.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.config import apply_overrides, load_config_data, parse_yaml
 
 Entry = TypeVar("Entry", bound=StrictModel)
-#: of what no reference says otherwise of, and of a race
+#: The number of seeds for a race, and for a config without a reference.
 DEFAULT_SEEDS = 5
 
 
 class Reference(StrictModel):
     """A seed passes if the mean return of its final policy is at least ``threshold``."""
 
-    seeds: Positive = Field(description="runs that the verdict is about")
+    seeds: Positive = Field(description="number of runs that the verdict needs")
     threshold: Number | None = Field(None, description="return to reach")
     passing: Positive | None = Field(None, description="how many of the seeds must reach it ...")
-    median: bool = Field(False, description="... or: their median must")
-    below: Number | None = Field(None, description="a control: the median must stay below this")
-    begins_below: Number | None = Field(None, description="a seed that passes must have begun below this")
-    config: str | None = Field(None, description="the config to run, if that is not the entry's own name ...")
-    set: tuple[str, ...] = Field((), description="... and what to change in it: KEY=VALUE")
-    published: Number | None = Field(None, description="the figure that the source names")
+    median: bool = Field(False, description="... or: their median must reach it")
+    below: Number | None = Field(None, description="for a control: the median must stay below this")
+    begins_below: Number | None = Field(None, description="a seed passes only if its first evaluation was below this")
+    config: str | None = Field(None, description="the config to run, if it differs from the entry's name ...")
+    set: tuple[str, ...] = Field((), description="... and overrides for it: KEY=VALUE")
+    published: Number | None = Field(None, description="the figure given by the source")
     source: str = Field(description="the published figure, and who published it")
 
     @model_validator(mode="after")
@@ -41,18 +41,16 @@ class Reference(StrictModel):
         rules = (self.below is not None, self.passing is not None, self.median)
         bars = (self.below is not None, self.threshold is not None)
         if sum(bars) != sum(rules) or sum(rules) > 1:
-            raise ValueError(
-                "give either threshold with passing, or threshold with median: true, or below alone, or none of them"
-            )
+            raise ValueError("give either threshold with passing, threshold with median: true, below alone, or none of these")
         if self.begins_below is not None and self.passing is None:
-            raise ValueError("begins_below is about the seeds that pass: give it with passing")
+            raise ValueError("begins_below applies to passing seeds: give it together with passing")
         if self.passing is not None and self.passing > self.seeds:
             raise ValueError(f"passing ({self.passing}) is more than seeds ({self.seeds})")
         return self
 
     @property
     def bar(self) -> str:
-        """The rule in a few words."""
+        """The rule in short form."""
         if self.below is not None:
             return f"median below {self.below:g}"
         if self.threshold is None:
@@ -61,12 +59,15 @@ class Reference(StrictModel):
         return f"{self.threshold:g}{begin} ({'median' if self.median else f'{self.passing} of {self.seeds}'})"
 
     def data(self, name: str) -> dict[str, Any]:
-        """The config that the entry of this name is about."""
+        """The config data of the entry with this name."""
         return apply_overrides(load_config_data(self.config or name), self.set)
 
     def verdict(self, returns: Sequence[float], first: Sequence[float | None] = ()) -> str:
-        """Pass or not, by the final returns and, where it matters, the first ones. More seeds than asked for must pass in
-        the same proportion; fewer decide nothing. A median below the published figure is told."""
+        """Whether the entry passes, judged by the final returns and, if ``begins_below`` is set, by the first ones.
+
+        With more seeds than required, the same proportion must pass; with fewer, there is no verdict. A median below the
+        published figure is noted.
+        """
         if len(returns) < self.seeds:
             return f"incomplete: {len(returns)} of {self.seeds} seeds"
         below = 0.0 if self.published is None else self.published - median(returns)
@@ -94,18 +95,18 @@ class Peer(StrictModel):
     package: str = Field(description="distribution to install")
     algorithm: str = Field(description="module:class")
     steps: Positive = Field(description="env steps that the settings are meant for")
-    num_envs: Positive = Field(1, description="environments stepped together")
+    num_envs: Positive = Field(1, description="number of parallel environments")
     normalize: bool = Field(False, description="running normalisation of observations and rewards")
     settings: dict[str, Any] = Field(description="arguments; 'lin_x' falls linearly from x to 0")
-    policy_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the network; 'nn.x' is torch's x")
-    scale: tuple[Number, Number] = Field(description="returns that count as 0 (random acting) and 1 (the best known)")
-    solved: Number | None = Field(None, description="return that ends the race of time to solve; none: no race")
-    times: PositiveNumber | None = Field(None, description="how many times faster we mean to be in that race")
+    policy_kwargs: dict[str, Any] = Field(default_factory=dict, description="network arguments; 'nn.x' means torch.nn.x")
+    scale: tuple[Number, Number] = Field(description="returns that count as 0 (random policy) and 1 (best known)")
+    solved: Number | None = Field(None, description="return that ends the time-to-solve race; null disables the race")
+    times: PositiveNumber | None = Field(None, description="speed-up over the peer that we aim for in that race")
     source: str = Field(description="where the settings are published")
 
 
 def load_entries(path: Path, entry_class: type[Entry]) -> dict[str, Entry]:
-    """The entries of a references or peers file, by config, every one checked."""
+    """The entries of a references or peers file, by config, all of them validated."""
     try:
         data = parse_yaml(path.read_text("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:

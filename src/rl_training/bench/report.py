@@ -1,4 +1,4 @@
-"""The learning part of the benchmarks page: tables, verdicts and curves, all from the files of results."""
+"""The learning sections of the benchmarks page: tables, verdicts and curves, all generated from the results files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rl_training.runtime.plot import on_common_steps
 
 Results = Mapping[str, Outcomes]
 FEWEST_FOR_AN_INTERVAL = 3
-#: wrappers that tell the same in another way: with or without them it is one task
-RETOLD = ("scale_observation", "previous_action")
+#: Wrappers that change what the agent is shown, but not the task.
+PRESENTATION_WRAPPERS = ("scale_observation", "previous_action")
 LEARNING_HEADER = (
     "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s",
 )  # fmt: skip
@@ -31,17 +31,17 @@ PEER_HEADER = (
 )  # fmt: skip
 RACE_HEADER = (
     "task", "goal", "ours: CPU s, by seed", "median", "peer", "peer: CPU s, by seed", "median", "times faster",
-    "steps, median: ours, peer", "bar", "",
+    "median steps: ours, peer", "bar", "",
 )  # fmt: skip
 
 
 def returns_of(outcomes: Outcomes) -> list[float]:
-    """Of the final policies, in the order of the seeds."""
+    """The returns of the final policies, in the order of the seeds."""
     return [outcome["return"] for outcome in by_seed(outcomes)]
 
 
 def shown(value: float, digits: int) -> str:
-    """A return; of small ones two digits more."""
+    """Formats a return, with two more digits if it is small."""
     return f"{value:.{_digits(value, digits)}f}"
 
 
@@ -60,7 +60,7 @@ def _iqm(returns: list[float]) -> str:
 
 
 def learning_table(references: Mapping[str, Reference], results: Results) -> str:
-    """A row for each reference, run or not, and for whatever else was run."""
+    """A row for each reference, whether it was run or not, and for each further config that was run."""
     rows = []
     for config in (*references, *(config for config in results if config not in references)):
         reference, outcomes = references.get(config), results.get(config, {})
@@ -93,48 +93,47 @@ def _verdict(reference: Reference | None, outcomes: Outcomes) -> str:
 
 
 def _outdated(job: Job, outcomes: Outcomes) -> str:
-    """A warning before a verdict on runs of a config, or of a peer's settings, that say something else now."""
+    """A warning to put before the verdict if the config or the peer's settings have changed since the runs."""
     known = {outcome["config"] for outcome in outcomes.values() if "config" in outcome}
     return "OUTDATED, the config has changed: " if known - {_digest(job)} else ""
 
 
 def _either_outdated(
-    config: str, references: Mapping[str, Reference], peer: Peer, mine: Outcomes, other: Outcomes, race: float | None
+    config: str, references: Mapping[str, Reference], peer: Peer, ours: Outcomes, theirs: Outcomes, race: float | None
 ) -> str:
-    ours = Job(config, 0, Path(), None, race, references.get(config))
-    return _outdated(ours, mine) or _outdated(Job(config, 0, Path(), peer, race), other)
+    our_job = Job(config, 0, Path(), None, race, references.get(config))
+    return _outdated(our_job, ours) or _outdated(Job(config, 0, Path(), peer, race), theirs)
 
 
 def _digest(job: Job) -> str | None:
     try:
         return job.digest
-    except ConfigError:  # there is no such config any more
+    except ConfigError:  # the config no longer exists
         return None
 
 
 def seeds_for(config: str, references: Mapping[str, Reference]) -> int:
-    """How many runs a verdict is about."""
+    """The number of runs that a verdict needs."""
     return references[config].seeds if config in references else DEFAULT_SEEDS
 
 
 def _incomplete(seeds: int, wanted: int) -> str:
-    """Instead of a verdict, if there are too few for one."""
+    """Stands in for the verdict if there are too few seeds for one."""
     return f"incomplete: {seeds} of {wanted} seeds" if seeds < wanted else ""
 
 
 def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], ours: Results, theirs: Results) -> str:
-    """Side by side, seed for seed as many as both have; then all tasks together of which all seeds are there."""
+    """Compares ours and the peers on the seeds that both have, then over all tasks that have all their seeds."""
     rows = []
     pairs: dict[str, tuple[list[float], list[float]]] = {}
     for config, peer in peers.items():
-        mine, other = ours.get(config, {}), theirs.get(config, {})
-        seeds = sorted(set(mine) & set(other), key=int)
+        our_runs, peer_runs = ours.get(config, {}), theirs.get(config, {})
+        seeds = sorted(set(our_runs) & set(peer_runs), key=int)
         if not seeds:
-            rows.append(
-                (config, "", "0", "" if mine else "not run", peer.package, "" if other else "not run", "", "", peer.source)
-            )
+            ran = ["" if runs else "not run" for runs in (our_runs, peer_runs)]
+            rows.append((config, "", "0", ran[0], peer.package, ran[1], "", "", peer.source))
             continue
-        left, right = {seed: mine[seed] for seed in seeds}, {seed: other[seed] for seed in seeds}
+        left, right = {seed: our_runs[seed] for seed in seeds}, {seed: peer_runs[seed] for seed in seeds}
         pair = returns_of(left), returns_of(right)
         outdated = _either_outdated(config, references, peer, left, right, None)
         better = _incomplete(len(seeds), seeds_for(config, references))
@@ -161,46 +160,46 @@ def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], o
 
 def _over_all_tasks(peers: Mapping[str, Peer], pairs: Mapping[str, tuple[list[float], list[float]]]) -> str:
     scales = {config: peers[config].scale for config in pairs}
-    seeds = min(len(mine) for mine, _ in pairs.values())
-    mine, other = (normalised({config: pair[side][:seeds] for config, pair in pairs.items()}, scales) for side in (0, 1))
+    seeds = min(len(returns) for returns, _ in pairs.values())
+    ours, theirs = (normalised({config: pair[side][:seeds] for config, pair in pairs.items()}, scales) for side in (0, 1))
     return (
-        f"Over these {len(pairs)} tasks, the first {seeds} seeds of each, scaled to 0 for random acting and 1 for the best "
-        f"known: IQM of ours {interquartile_mean(mine).text('.3f')}, of the peers "
-        f"{interquartile_mean(other).text('.3f')}; probability that a run of ours ends better "
-        f"{probability_of_improvement(mine, other).text('.2f')}."
+        f"Over the {len(pairs)} complete tasks (seeds per task: {seeds}; returns scaled so that a random policy scores 0 and "
+        f"the best known result 1), our IQM is {interquartile_mean(ours).text('.3f')} and the peers' IQM is "
+        f"{interquartile_mean(theirs).text('.3f')}. The probability that one of our runs ends better is "
+        f"{probability_of_improvement(ours, theirs).text('.2f')}."
     )
 
 
 def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], results: Results) -> str:
-    """Time to solve: medians over the seeds that both have raced; a seed that never solved it counts as endless."""
+    """Time to solve: medians over the seeds that both have raced. A seed that never solved the task counts as infinite."""
     rows = []
     for config, peer in peers.items():
         if peer.solved is None:
             continue
         goal, bar = f"{peer.solved:g}", "-" if peer.times is None else f"{peer.times:g}"
-        mine, other = results.get(race_key(config, None), {}), results.get(race_key(config, peer), {})
-        seeds = sorted(set(mine) & set(other), key=int)
+        our_runs, peer_runs = results.get(race_key(config, None), {}), results.get(race_key(config, peer), {})
+        seeds = sorted(set(our_runs) & set(peer_runs), key=int)
         if not seeds:
             rows.append((config, goal, "not run", "", peer.package, "not run", "", "", "", bar, ""))
             continue
-        times = [[_time_to_solve(outcomes[seed]) for seed in seeds] for outcomes in (mine, other)]
+        times = [[_time_to_solve(outcomes[seed]) for seed in seeds] for outcomes in (our_runs, peer_runs)]
         ours, theirs = (median(values) for values in times)
         ratio = theirs / ours if ours < np.inf else float("nan")
         reached = _incomplete(len(seeds), DEFAULT_SEEDS)
         if not reached and peer.times is not None:
             reached = "reached" if ratio >= peer.times else "MISSED"
-        outdated = _either_outdated(config, references, peer, mine, other, peer.solved)
-        faster = f"{ratio:.2f}" if ratio < np.inf else "-" if ratio != ratio else "more than can be said"
-        mine_text, other_text = (", ".join(map(_time_text, values)) for values in times)
-        steps = [median(_steps_to_solve(outcomes[seed]) for seed in seeds) for outcomes in (mine, other)]
+        outdated = _either_outdated(config, references, peer, our_runs, peer_runs, peer.solved)
+        faster = f"{ratio:.2f}" if ratio < np.inf else "-" if ratio != ratio else "unbounded"
+        our_text, peer_text = (", ".join(map(_time_text, values)) for values in times)
+        steps = [median(_steps_to_solve(outcomes[seed]) for seed in seeds) for outcomes in (our_runs, peer_runs)]
         rows.append(
             (
                 config,
                 goal,
-                mine_text,
+                our_text,
                 _time_text(ours),
                 peer.package,
-                other_text,
+                peer_text,
                 _time_text(theirs),
                 faster,
                 ", ".join(f"{count:.0f}" if count < np.inf else "unsolved" for count in steps),
@@ -212,7 +211,7 @@ def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], r
 
 
 def race_key(config: str, peer: Peer | None) -> str:
-    """Under which the results of a race are kept."""
+    """The key under which the results of a race are stored."""
     return f"{config} {'ours' if peer is None else peer.package}"
 
 
@@ -229,7 +228,7 @@ def _time_text(seconds: float) -> str:
 
 
 def made_with(results: Iterable[Outcomes]) -> str:
-    """The versions and machines behind some results, each named once."""
+    """The versions and machines behind some results, each listed once."""
     sentences: dict[str, set[str]] = {}
     unknown = False
     for outcomes in results:
@@ -252,7 +251,7 @@ def _span(dates: set[str]) -> str:
 def draw_curves(
     references: Mapping[str, Reference], ours: Results, theirs: Results, peers: Mapping[str, Peer], path: Path
 ) -> bool:
-    """The curves of every config that has some, a panel for each task. False if there is nothing to draw."""
+    """Draws the curves of every config that has any, with a panel for each task. False if there is nothing to draw."""
     panels: dict[str, list[Curve]] = {}
     for config, outcomes in ours.items():
         if (task := _task(config, references.get(config))) is None:
@@ -270,9 +269,10 @@ def draw_curves(
 
 
 def _task(config: str, reference: Reference | None) -> str | None:
-    """The environment and what is made of it; None for a config that is no more."""
+    """The environment and the wrappers that define the task; None for a config that no longer exists."""
     try:
         resolved = resolve_config(load_config_data(config) if reference is None else reference.data(config))
     except ConfigError:
         return None
-    return ", ".join([resolved.env_id, *(wrapper["name"] for wrapper in resolved.wrappers if wrapper["name"] not in RETOLD)])
+    wrappers = [wrapper["name"] for wrapper in resolved.wrappers if wrapper["name"] not in PRESENTATION_WRAPPERS]
+    return ", ".join([resolved.env_id, *wrappers])

@@ -1,7 +1,7 @@
-"""Runs jobs, several processes at a time. One that is finished is not run again, one that was stopped goes on.
+"""Runs jobs in several processes at a time. A finished job is not run again, and a stopped one is resumed.
 
-Each job has a lock beside its directory that its process inherits. So it can be told whether a process of an earlier bench
-still saves, two benches can share the work, and none spoils the other's.
+Each job has a lock file beside its directory, which its process inherits. The lock shows whether a process of an earlier
+bench is still saving, and it lets two benches share the work without interfering with each other.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import IO, TextIO
 
 from rl_training.bench.jobs import Job
 
-#: Seconds after which a line says how far the jobs are, if none has finished meanwhile.
+#: Seconds without a finished job after which a line reports how far the jobs are.
 QUIET_SECONDS = 30.0
 
 
 class Runner:
-    """A stop (Ctrl-C, or the death of this process) closes the pipes to its jobs, which then save and end."""
+    """Runs jobs. When it stops (by Ctrl-C, or because this process dies), the pipes to its jobs close; they save and exit."""
 
     def __init__(self, jobs: Sequence[Job], parallel: int, stream: TextIO) -> None:
         self.jobs = jobs
@@ -38,7 +38,7 @@ class Runner:
         self._began = time.monotonic()
 
     def run(self, finished: Callable[[Job], str]) -> list[str]:
-        """Runs what is not finished, tells ``finished`` of each job and shows what it says. Returns what went wrong."""
+        """Runs the unfinished jobs, and prints the summary that ``finished`` returns for each job. Returns the failures."""
         failures = []
         with ThreadPoolExecutor(self._parallel) as pool:
             waiting: dict[Future[str | None], Job] = {pool.submit(self._run, job): job for job in self.jobs}
@@ -55,14 +55,14 @@ class Runner:
                     if not done:
                         self._say(self._running())
             except BaseException:
-                print("stopping: the runs save; the same command goes on with them", file=self._stream, flush=True)
+                print("stopping: the runs are being saved; the same command continues them", file=self._stream, flush=True)
                 self._stop()
                 pool.shutdown(cancel_futures=True)
                 raise
         return failures
 
     def _run(self, job: Job) -> str | None:
-        """One job to its end; what went wrong, or None."""
+        """Runs one job to its end. Returns what went wrong, or None."""
         with locked(job, self._stopping) as lock:
             if self._stopping.is_set() or job.is_finished():
                 return None
@@ -73,10 +73,10 @@ class Runner:
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
                     pass_fds=[lock.fileno()],
-                    start_new_session=True,  # Ctrl-C is for the bench, which then closes the pipe: one signal, not two
+                    start_new_session=True,  # Ctrl-C must reach only the bench: a second signal would end a job unsaved
                 )
                 self._active[job] = process
-                if self._stopping.is_set():  # it came between the question above and now
+                if self._stopping.is_set():  # the stop came after the check above
                     self._close_pipe(process)
                 code = process.wait()
                 del self._active[job]
@@ -109,7 +109,7 @@ class Runner:
         print(f"[{self._finished}/{len(self.jobs)}] {text}; {self._time_left()}", file=self._stream, flush=True)
 
     def _time_left(self) -> str:
-        """From the env steps so far, as if all jobs took equally long for one."""
+        """An estimate from the env steps so far, which assumes that a step takes equally long in every job."""
         steps = sum(map(self._steps, self.jobs))
         done, left = steps - self._done_before, sum(self._total.values()) - steps
         elapsed = time.monotonic() - self._began
@@ -120,7 +120,7 @@ class Runner:
 
 @contextlib.contextmanager
 def locked(job: Job, stopping: threading.Event | None = None) -> Iterator[IO[bytes]]:
-    """Waits until no other process works on the job, or until it is no longer wanted."""
+    """Waits until no other process is working on the job, or until ``stopping`` is set."""
     stopping = stopping or threading.Event()
     job.path.parent.mkdir(parents=True, exist_ok=True)
     with job.path.with_name(f".{job.path.name}.lock").open("wb") as lock:
@@ -130,7 +130,7 @@ def locked(job: Job, stopping: threading.Event | None = None) -> Iterator[IO[byt
 
 
 def _take(lock: IO[bytes]) -> bool:
-    """Whether nobody else has it."""
+    """Tries to take the lock, and returns whether that succeeded."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

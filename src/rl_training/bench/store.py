@@ -1,4 +1,4 @@
-"""The results of the bench as committed files: by config, by who ran it, by seed."""
+"""The results of the bench, in JSON files that are committed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 
 from rl_training.errors import ConfigError
 
-#: by seed
+#: Outcomes by seed.
 Outcomes = dict[str, dict[str, Any]]
 
 
 def load_results(path: Path) -> dict[str, Outcomes]:
-    """By config, or by what the file has instead; empty if there is none yet."""
+    """The outcomes by config, or by race in a file of races; empty if there is no file yet."""
     if not path.exists():
         return {}
     try:
         results: dict[str, Outcomes] = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise ConfigError(f"{path} is not a file of results: {error}") from error
+        raise ConfigError(f"{path} is not a results file: {error}") from error
     return results
 
 
 def record(path: Path, key: str, seed: int, outcome: dict[str, Any]) -> None:
-    """Adds an outcome, or replaces it, while no other bench does."""
+    """Adds or replaces an outcome, holding a lock against other benches."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -41,7 +41,7 @@ def record(path: Path, key: str, seed: int, outcome: dict[str, Any]) -> None:
 
 
 def _dump(results: dict[str, Outcomes]) -> str:
-    """One outcome a line, so that a difference shows what was run anew."""
+    """Writes one outcome per line, so that a diff shows which runs are new."""
     blocks = []
     for key, outcomes in sorted(results.items()):
         lines = [f"  {json.dumps(seed)}: {json.dumps(outcomes[seed], sort_keys=True)}" for seed in sorted(outcomes, key=int)]
@@ -50,5 +50,5 @@ def _dump(results: dict[str, Outcomes]) -> str:
 
 
 def by_seed(outcomes: Outcomes) -> list[dict[str, Any]]:
-    """In the order of the seeds."""
+    """The outcomes in the order of their seeds."""
     return [outcomes[seed] for seed in sorted(outcomes, key=int)]

@@ -16,7 +16,7 @@ from rl_training.runtime.sessions import resume_training, start_training
 
 
 def main(text: str) -> int:
-    """Runs a job to its end, or until the bench that started it has gone."""
+    """Runs a job to its end, or until the bench that started it has exited."""
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     job = Job.from_json(text)
     if job.race is not None:
@@ -33,11 +33,11 @@ def main(text: str) -> int:
 
 
 def train_ours(job: Job) -> int:
-    """Begins a run or goes on with it."""
+    """Starts a run, or resumes it."""
     if is_run(job.path):
         trainer = resume_training(job.path, warn=warnings.warn)
     else:
-        with contextlib.suppress(OSError):  # a process that was killed while it began may have left two empty directories
+        with contextlib.suppress(OSError):  # a process killed during start-up may have left two empty directories
             (job.path / "checkpoints").rmdir()
         command = shlex.join(["rl-training", "train", "--config", job.config, "--seed", str(job.seed)])
         trainer = start_training(job.load_config(), command=command)

@@ -1,4 +1,4 @@
-"""Random shifts of images (Kostrikov et al., arXiv:2004.13649): pad by repeating the edge, crop back at a random place."""
+"""Random shifts of images (Kostrikov et al., arXiv:2004.13649): pad by repeating the edge, then crop at a random position."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rl_training.types import Array
 
 
 def random_shift(images: Tensor, pad: int, rng: np.random.Generator, copies: int = 1) -> Tensor:
-    """(batch, channel, height, width) bytes -> ``copies`` times as many: copy c of image i is row c * batch + i.
+    """Shifts uint8 images (batch, channel, height, width), ``copies`` times each: copy c of image i is row c * batch + i.
 
-    Each row is one of the (2 * pad + 1)^2 whole-pixel crops, drawn for it alone; the channels of an image stay together.
+    Each row is one of the (2 * pad + 1)^2 whole-pixel crops, drawn independently; all channels of an image shift together.
     """
     assert images.dim() == 4
     assert images.dtype == torch.uint8
@@ -25,7 +25,7 @@ def random_shift(images: Tensor, pad: int, rng: np.random.Generator, copies: int
 
 
 def _shift_rows(images: Array, shifts: Array, out: Array) -> None:
-    """Copies the part that stays in sight and repeats its edges: a third of the time of any gather on a CPU."""
+    """Copies the part that remains visible and repeats its edges. On a CPU this takes a third of the time of any gather."""
     height, width = images.shape[2:]
     for row, (down, right) in enumerate(shifts.tolist()):
         source, target = images[row % len(images)], out[row]
@@ -44,7 +44,7 @@ def _shift_rows(images: Array, shifts: Array, out: Array) -> None:
 
 
 def shift_by_gather(images: Tensor, shifts: Tensor) -> Tensor:
-    """The same as one gather, for devices where that is fast: pixel (y, x) comes from the nearest to (y, x) + shift."""
+    """The same by a single gather, for devices where that is fast: pixel (y, x) is the one nearest to (y, x) + shift."""
     batch, channels, height, width = images.shape
     rows = (torch.arange(height, device=images.device) + shifts[:, :1]).clamp_(0, height - 1)
     columns = (torch.arange(width, device=images.device) + shifts[:, 1:]).clamp_(0, width - 1)

@@ -1,4 +1,4 @@
-"""Whether what is about to be allocated fits the machine. Without asking, the failure comes hours later."""
+"""Checks that a planned allocation fits into memory. Without the check, the failure would come hours later."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rl_training.errors import ConfigError
 
-#: by the version of control groups: the limit, what is used, and how much of that is cached files
+#: By version of control groups: the limit, the usage, and how much of the usage is cached files.
 GROUP_FILES = {
     "1": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     "2": ("memory.max", "memory.current", "inactive_file"),
@@ -16,7 +16,7 @@ GROUP_FILES = {
 
 
 def available_memory() -> int | None:
-    """Bytes that can be used without swapping or being killed; None where the system does not tell."""
+    """Bytes that can be used without swapping or being killed; None if the system does not report it."""
     known = [room for room in (_machine_memory(), _group_memory()) if room is not None]
     return min(known, default=None)
 
@@ -34,8 +34,8 @@ def _machine_memory() -> int | None:
 
 
 def _group_memory(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
-    """What the limits of this process's control groups leave, as a container or a batch system sets them. Cached files do not
-    count as used: they make way."""
+    """The memory left within the limits of this process's control groups, as set by a container or a batch system. Cached
+    files do not count as used, because the kernel can drop them."""
     if not own.exists():
         return None
     rooms = []
@@ -43,11 +43,11 @@ def _group_memory(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc
         _, controllers, place = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        root = groups / "memory" if controllers else groups  # version 1 has a tree for each controller
+        root = groups / "memory" if controllers else groups  # version 1 has one tree per controller
         limit, usage, cached = GROUP_FILES["1" if controllers else "2"]
         group = root / place.lstrip("/")
         for folder in (group, *group.parents[: len(group.relative_to(root).parts)]):
-            with contextlib.suppress(OSError, ValueError):  # of another container, or without a limit: "max"
+            with contextlib.suppress(OSError, ValueError):  # another container's group, or no limit: "max"
                 allowed = int((folder / limit).read_text("utf-8"))
                 statistics = dict(entry.split() for entry in (folder / "memory.stat").read_text("utf-8").splitlines())
                 rooms.append(allowed - int((folder / usage).read_text("utf-8")) + int(statistics.get(cached, 0)))
@@ -57,9 +57,9 @@ def _group_memory(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc
 def require_memory(
     needed: int, what: str, advice: str = "lower algo_kwargs.buffer_size", available: int | None = None
 ) -> None:
-    """Refuses what cannot fit, now or in what was ``available`` earlier, and names the setting to change."""
+    """Raises if this does not fit into the free memory (or what was ``available`` earlier), naming the setting to change."""
     available = available_memory() if available is None else available
     if available is not None and needed > available:
         raise ConfigError(
-            f"{what} needs {needed / 1e9:.1f} GB, but only {available / 1e9:.1f} GB of memory are free; {advice}"
+            f"{what} needs {needed / 1e9:.1f} GB, but only {available / 1e9:.1f} GB of memory is free; {advice}"
         )

@@ -1,9 +1,9 @@
-"""Leaves drawn in proportion to their values, for prioritised replay (Schaul et al. 2016, arXiv:1511.05952, appendix B.2.1).
+"""Samples leaves in proportion to their values, for prioritised replay (Schaul et al. 2016, arXiv:1511.05952, B.2.1).
 
-Plain numpy: 16 children a node, and a running sum over the top layer, which has at most 4096 nodes. At 1e6 leaves, 256
-draws and 256 changes take about 155 us of one core (209 with 4 children, 168 with 8, 175 with 32, 322 with 64; a compiled
-binary tree in numba 135, for 200 MB of packages and a second of start-up). All of ``PrioritizedReplayBuffer``'s sampling and
-updating of 256 among 1e6 takes 0.8 of the time of cpprb 11.0's, measured by turns on the same core.
+Plain numpy: 16 children per node, and a running sum over the top layer, which has at most 4096 nodes. With 1e6 leaves, 256
+draws and 256 updates take about 155 us on one core (209 with 4 children, 168 with 8, 175 with 32, 322 with 64; a binary tree
+compiled by numba takes 135, but costs 200 MB of packages and a second of start-up). Sampling 256 of 1e6 transitions and
+updating their priorities takes ``PrioritizedReplayBuffer`` 0.8 times as long as cpprb 11.0, measured in turns on one core.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FAN_OUT = 16  # a power of two
-TOP_NODES = 4096  # so many are searched at once
+TOP_NODES = 4096  # at most this many are searched at once
 
 
 class SumTree:
-    """``capacity`` values, none negative; leaf i owns an interval as long as its value, in the order of the leaves.
+    """``capacity`` non-negative values. Each leaf owns an interval as long as its value, in the order of the leaves.
 
-    Every inner node is summed anew from its children in one fixed order, never adjusted by a difference: nothing drifts,
-    and a tree built from saved leaves equals the saved one bit for bit.
+    Every inner node is summed again from its children in one fixed order, never adjusted by a difference. So rounding errors
+    do not accumulate, and a tree built from saved leaves equals the saved one bit for bit.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -27,11 +27,11 @@ class SumTree:
             raise ValueError(f"a sum tree needs at least one leaf, not {capacity}")
         self.capacity = capacity
         self._layers = [np.zeros(size) for size in _layer_sizes(capacity)]
-        self._top_ends: NDArray[np.float64] | None = None  # where the top nodes' intervals end; None: to be summed anew
+        self._top_ends: NDArray[np.float64] | None = None  # where the top nodes' intervals end; None if outdated
 
     @staticmethod
     def bytes_of(capacity: int) -> int:
-        """The memory that a tree of so many leaves takes, the running sum over its top layer included."""
+        """The memory that a tree with this many leaves takes, including the running sum over its top layer."""
         sizes = _layer_sizes(capacity)
         return 8 * (sum(sizes) + sizes[-1])
 
@@ -50,7 +50,7 @@ class SumTree:
         return self._layers[0][self._checked(indices)]
 
     def set(self, indices: ArrayLike, values: ArrayLike) -> None:
-        """Gives leaves new values. Of an index that comes twice the last value stays."""
+        """Sets the values of leaves. If an index occurs twice, its last value is kept."""
         nodes = np.atleast_1d(self._checked(indices))
         sums = np.broadcast_to(_checked_values(values), nodes.shape)
         if nodes.size == 0:
@@ -62,33 +62,33 @@ class SumTree:
         self._top_ends = None
 
     def sample(self, targets: ArrayLike) -> NDArray[np.int64]:
-        """The leaves whose intervals hold these points of [0, total). A leaf of value 0 is never among them."""
+        """The leaves whose intervals contain these points of [0, total). A leaf with value 0 is never returned."""
         ends = self._ends()
         if not ends[-1] > 0.0:
             raise ValueError("cannot sample from a tree whose values are all 0")
-        rest = np.minimum(np.asarray(targets, np.float64), _just_below(ends[-1]))
-        nodes: NDArray[np.int64] = ends.searchsorted(rest, side="right")
-        rest = rest - np.where(nodes > 0, ends[nodes - 1], 0.0)
+        remainder = np.minimum(np.asarray(targets, np.float64), _just_below(ends[-1]))
+        nodes: NDArray[np.int64] = ends.searchsorted(remainder, side="right")
+        remainder = remainder - np.where(nodes > 0, ends[nodes - 1], 0.0)
         for layer in reversed(self._layers[:-1]):
             ends = layer.reshape(-1, FAN_OUT).take(nodes, axis=0).cumsum(axis=1)  # (target, child)
-            # Rounding can leave a rest that reaches the end of its node. Just below that end it still falls to a child
-            # whose own value lengthens the running sum, which a child of value 0 does not do.
-            rest = np.minimum(rest, _just_below(ends[:, -1]))
-            children = (ends > rest[:, None]).argmax(axis=1)
+            # Rounding can leave a remainder at the end of its node. Moved just below that end, it selects a child whose
+            # value increases the running sum, and therefore never a child with value 0.
+            remainder = np.minimum(remainder, _just_below(ends[:, -1]))
+            children = (ends > remainder[:, None]).argmax(axis=1)
             starts = np.take(ends, np.arange(0, ends.size, FAN_OUT) + children - 1, mode="wrap")
-            rest = rest - np.where(children > 0, starts, 0.0)
+            remainder = remainder - np.where(children > 0, starts, 0.0)
             nodes = nodes * FAN_OUT + children
         return nodes
 
     def leaves(self, count: int) -> NDArray[np.float64]:
-        """A copy of the first ``count`` values, all that has to be saved."""
+        """A copy of the first ``count`` values, which are all that must be saved."""
         return np.array(self._layers[0][: min(count, self.capacity)])
 
     def load(self, values: ArrayLike) -> None:
-        """Takes over saved leaves; those beyond them become 0."""
+        """Restores saved leaves; the remaining ones become 0."""
         saved = np.atleast_1d(_checked_values(values))
         if len(saved) > self.capacity:
-            raise ValueError(f"{len(saved)} values do not fit a tree of {self.capacity} leaves")
+            raise ValueError(f"{len(saved)} values do not fit into a tree of {self.capacity} leaves")
         self._layers[0][: len(saved)] = saved
         self._layers[0][len(saved) :] = 0.0
         for children, parents in zip(self._layers, self._layers[1:], strict=False):
@@ -102,14 +102,14 @@ class SumTree:
 
     def _checked(self, indices: ArrayLike) -> NDArray[np.int64]:
         checked = np.asarray(indices, np.int64)
-        # As unsigned numbers the negative ones are too large as well: one pass sees both ends.
+        # Viewed as unsigned, negative indices are too large as well, so one pass checks both bounds.
         if checked.size and checked.view(np.uint64).max() >= self.capacity:
-            raise IndexError(f"a leaf outside 0 ... {self.capacity - 1}")
+            raise IndexError(f"leaf indices must be from 0 to {self.capacity - 1}")
         return checked
 
 
 def _layer_sizes(capacity: int) -> list[int]:
-    """How many nodes each layer has, leaves first; all but the last padded to whole families."""
+    """The number of nodes in each layer, leaves first; all but the last are padded to full groups of children."""
     sizes, nodes = [], capacity
     while nodes > TOP_NODES:
         nodes = -(-nodes // FAN_OUT)
@@ -125,7 +125,7 @@ def _checked_values(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def _sum_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Neighbours, then neighbours of those: the same order however many rows there are, which ``sum`` does not promise."""
+    """Sums neighbours pairwise, so that the order does not depend on the number of rows, which ``sum`` does not guarantee."""
     while rows.shape[1] > 1:
         rows = rows[:, ::2] + rows[:, 1::2]
     return rows[:, 0]

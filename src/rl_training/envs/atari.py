@@ -1,5 +1,6 @@
-"""Atari games as they are usually learned: a no-op start, 4 frames to a step, 84 x 84 gray pictures, stacks of 4 (Mnih et al.
-2015, doi:10.1038/nature14236; lives do not end episodes, as Machado et al., arXiv:1709.06009, advise).
+"""Atari games with the usual preprocessing: random no-ops at the start, 4 frames per step, 84 x 84 greyscale images, stacks
+of 4 (Mnih et al. 2015, doi:10.1038/nature14236). As Machado et al. (arXiv:1709.06009) recommend, losing a life does not end
+an episode.
 
 env_id: ale_py:ALE/Pong-v5
 env_kwargs: {frameskip: 1}
@@ -24,10 +25,10 @@ def atari_pictures(
     noop_max: int = 30,
     terminal_on_life_loss: bool = False,
 ) -> Env:
-    """Observes (stack, size, size) uint8, oldest picture first; each the brighter of its step's last two frames.
+    """Observations are (stack, size, size) uint8, oldest image first; each is the maximum of its step's last two frames.
 
-    With ``terminal_on_life_loss`` an episode is the first life of a game: its reset starts a new game instead of playing the
-    lives that are left, so returns are those of one life.
+    With ``terminal_on_life_loss`` an episode is the first life of a game: the next reset starts a new game instead of
+    playing the remaining lives, so returns are those of one life.
     """
     if not hasattr(env.unwrapped, "ale"):
         raise ConfigError(f"the wrapper atari is for Atari games (env_id: ale_py:ALE/Pong-v5), not for {env_name(env)}")

@@ -1,4 +1,4 @@
-"""Making environments: from a Gymnasium id, a factory or an object, always with the same few guarantees."""
+"""Creates environments from a Gymnasium id, a factory or an object, always with the same guarantees."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ EnvFactory = Callable[[], Env]
 
 @dataclass(frozen=True)
 class RegisteredEnv:
-    """Makes an environment by its Gymnasium id (``module:id`` imports the module first). Plain data, so it can be sent
-    to a worker process."""
+    """Creates an environment from its Gymnasium id (``module:id`` imports the module first). It is plain data, so it can be
+    sent to a worker process."""
 
     env_id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -32,14 +32,14 @@ class RegisteredEnv:
             except ImportError as error:
                 raise ConfigError(f"env_id '{self.env_id}': cannot import the module '{module}' ({error})") from error
         try:
-            # The checker would repeat on every step what EnvPool checks anyway.
+            # Gymnasium's checker would repeat, on every step, what EnvPool checks anyway.
             return gym.make(name, disable_env_checker=True, **self.kwargs)
         except gym.error.DependencyNotInstalled as error:
             raise ConfigError(f"environment {self.env_id} needs a package that is not installed: {error}") from error
         except gym.error.Error as error:
             known = [spec_id for spec_id in gym.registry if "/" not in spec_id]
             raise ConfigError(
-                f"unknown environment '{self.env_id}'{did_you_mean(name, known)} ({error}); one of your own is given as "
+                f"unknown environment '{self.env_id}'{did_you_mean(name, known)} ({error}); give your own environment as "
                 "module:id, or from Python as env="
             ) from error
         except TypeError as error:
@@ -47,7 +47,7 @@ class RegisteredEnv:
 
 
 class GivenEnv:
-    """Hands out one environment object that the user made; the first caller gets the object, later ones a copy."""
+    """Hands out an environment object created by the user: the first caller gets the object itself, later ones a copy."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -61,11 +61,11 @@ class GivenEnv:
             return copy.deepcopy(self._env)
         except Exception as error:
             raise ConfigError(
-                f"{env_name(self._env)} cannot be copied for evaluation ({error}); pass a function that makes the "
+                f"{env_name(self._env)} cannot be copied for evaluation ({error}); pass a function that creates the "
                 "environment instead of the environment itself"
             ) from error
 
 
 def env_name(env: Env) -> str:
-    """The id of an environment, or its class name when it has none."""
+    """The id of an environment, or its class name if it has none."""
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__

@@ -1,4 +1,4 @@
-"""Registers the games of MinAtar (Young & Tian, arXiv:1903.03176; extra ``minatar``) with Gymnasium: Atari made 10 x 10.
+"""Registers the MinAtar games, Atari reduced to 10 x 10 (Young & Tian, arXiv:1903.03176; extra ``minatar``), with Gymnasium.
 
 env_id: rl_training.envs.minatar:MinAtar/Breakout-v1
 wrappers:
@@ -22,8 +22,8 @@ GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
 
 class MinAtarGame(BaseEnv):  # type: ignore[misc]
-    """A game that forgets the last action when it is reset. MinAtar's own remembers it, so that a sticky action in the first
-    step of an episode would be one of the episode before, and a seed and actions would not say what happens."""
+    """A game that clears its last action on reset. MinAtar keeps it, so a sticky action in the first step of an episode could
+    repeat one from the previous episode, and the seed and the actions would not determine the episode."""
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.game.last_action = 0
@@ -32,7 +32,7 @@ class MinAtarGame(BaseEnv):  # type: ignore[misc]
 
 
 def _register() -> None:
-    """MinAtar's own ids: v0 has all six actions, v1 those that the game uses."""
+    """Registers MinAtar's own ids: v0 has all six actions, v1 only those that the game uses."""
     for game in GAMES:
         for version, minimal in enumerate((False, True)):
             register(

@@ -1,10 +1,10 @@
-"""Learning from pictures: what the environment draws, as stacked channel-first uint8 images.
+"""Learning from pixels: rendered frames as stacked channel-first uint8 images.
 
 env_kwargs: {render_mode: rgb_array}
 wrappers:
   - {name: pixels, height: 40, width: 60, stack: 3}
 
-``gray: false`` keeps the colours; ``crop: 0.5`` keeps the middle half of the drawing's height and width.
+``gray: false`` keeps the colours; ``crop: 0.5`` keeps the central half of the frame's height and width.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from rl_training.envs.factory import Env, env_name
 from rl_training.errors import ConfigError, MissingExtraError
 
 Image = NDArray[np.uint8]
-#: How much larger than asked a picture is drawn: thin lines survive the averaging, and Pendulum, which draws at whole pixels,
-#: tells small angles apart (64 pictures of 32 x 32 over 0.6 rad; 30 if drawn twice as large).
+#: How much larger than the observation a frame is rendered. Thin lines then survive the averaging, and small angles of
+#: Pendulum, which draws at whole pixels, remain distinct (64 different 32 x 32 images over 0.6 rad; 30 at twice the size).
 OVERSAMPLING = 4
 
 
 class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
-    """Observes (stack * colours, height, width) pictures, oldest first; an episode begins with its first one repeated.
+    """Observations are images (stack * colours, height, width), oldest first; the first image of an episode is repeated.
 
-    Drawing is the cost (3 ms for 500 x 500 pixels), so environments that can be told their size draw no larger than it takes.
+    Rendering dominates the cost (3 ms for 500 x 500 pixels), so environments with a configurable size render no larger than
+    necessary.
     """
 
     def __init__(
@@ -38,14 +39,14 @@ class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         if env.render_mode != "rgb_array":
             raise ConfigError(
-                f"the wrapper pixels needs an environment that draws: add env_kwargs: {{render_mode: rgb_array}} for "
-                f"{env_name(env)}"
+                f"the wrapper pixels needs an environment that renders images: add env_kwargs: {{render_mode: rgb_array}} "
+                f"for {env_name(env)}"
             )
         for name, value in (("height", height), ("width", width), ("stack", stack)):
             if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"the wrapper pixels takes {name} as a whole number of at least 1, not {value!r}")
+                raise ConfigError(f"the wrapper pixels: {name} must be a whole number of at least 1, not {value!r}")
         if not isinstance(crop, (int, float)) or not 0.0 < crop <= 1.0:
-            raise ConfigError(f"the wrapper pixels takes crop as a share of the drawing, above 0 and at most 1, not {crop!r}")
+            raise ConfigError(f"the wrapper pixels: crop must be a fraction above 0 and at most 1, not {crop!r}")
         self._cv2 = _load_opencv()
         self._size, self._gray, self._crop = (width, height), gray, crop
         self._frames: deque[Image] = deque(maxlen=stack)
@@ -57,7 +58,7 @@ class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
         picture = _middle(np.asarray(self.env.render()), self._crop)
         if self._gray:
             picture = self._cv2.cvtColor(picture, self._cv2.COLOR_RGB2GRAY)
-        picture = self._cv2.resize(picture, self._size, interpolation=self._cv2.INTER_AREA)  # the mean of what a pixel covers
+        picture = self._cv2.resize(picture, self._size, interpolation=self._cv2.INTER_AREA)  # averages source pixels
         image: Image = picture[None] if self._gray else picture.transpose(2, 0, 1)
         return image
 
@@ -74,12 +75,12 @@ class PixelObservation(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class ActionRepeat(gym.Wrapper[Any, Any, Any, Any]):
-    """Takes each action ``times`` times and sums the rewards; stops at the end of the episode."""
+    """Repeats each action ``times`` times and sums the rewards; stops early at the end of an episode."""
 
     def __init__(self, env: Env, times: int) -> None:
         super().__init__(env)
         if not isinstance(times, int) or times < 1:
-            raise ConfigError(f"the wrapper action_repeat takes times as a whole number of at least 1, not {times!r}")
+            raise ConfigError(f"the wrapper action_repeat: times must be a whole number of at least 1, not {times!r}")
         self._times = times
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -99,8 +100,8 @@ def _middle(picture: Image, share: float) -> Image:
 
 
 def _draw_at(env: Any, height: int, width: int) -> None:
-    """Asks an environment whose whole drawing scales with ``screen_dim`` (Pendulum) to draw at this size, if that is smaller.
-    CartPole and MountainCar have one too, but draw parts of the scene at fixed places: a small picture of theirs is empty."""
+    """Reduces the render size of an environment whose whole drawing scales with ``screen_dim`` (Pendulum). CartPole and
+    MountainCar have a size too, but draw parts of the scene at fixed positions, so a small image of theirs would be empty."""
     if hasattr(env, "screen_dim") and height == width:
         env.screen_dim = min(height, env.screen_dim)
 

@@ -1,4 +1,4 @@
-"""A task that only memory can solve, small enough for tests."""
+"""A task that cannot be solved without memory, small enough for tests."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Obs = NDArray[np.float32]
 
 
 class RecallEnv(gym.Env[Obs, Any]):
-    """A cue, then nothing, then a question: the answer ``k`` steps after the cue earns 1 if it is right and 0 if not.
+    """A cue, then nothing, then a question: the answer ``k`` steps after the cue earns 1 if it is correct, otherwise 0.
 
-    An observation is (the cue, -1 or 1, in the first one; whether this is the question). Actions before the question do
-    nothing. The best policy earns 1 an episode, and one without memory half of that.
+    An observation is (the cue: -1 or 1 in the first observation, 0 afterwards; 1 if this is the question, otherwise 0).
+    Actions before the question have no effect. The best policy earns 1 per episode, a policy without memory 0.5 on average.
     """
 
     def __init__(self, k: int = 20) -> None:
         if not isinstance(k, int) or k < 1:
-            raise ConfigError(f"the recall task takes k as a whole number of at least 1, not {k!r}")
+            raise ConfigError(f"the recall task: k must be a whole number of at least 1, not {k!r}")
         self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._k, self._steps, self._cue = k, 0, 0

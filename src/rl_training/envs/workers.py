@@ -1,6 +1,6 @@
-"""Where one environment lives: in this process, or in a process of its own. Both answer the same few calls.
+"""Workers, which run one environment each: in this process or in a separate one, behind the same interface.
 
-``begin_step`` and ``end_step`` are apart so that several worker processes compute at the same time.
+``begin_step`` and ``end_step`` are separate so that several worker processes can compute at the same time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from rl_training.envs.factory import EnvFactory
 from rl_training.errors import ConfigError
 
-#: observation, and the action mask that comes with it if the environment gives one
+#: The observation, and its action mask if the environment provides one.
 Observed = tuple[Any, Any]
-#: what is observed, reward, terminated, truncated
+#: The observation with its mask, the reward, terminated, truncated.
 StepReturn = tuple[Observed, Any, Any, Any]
 
 
@@ -25,7 +25,7 @@ def _observed(obs: Any, info: dict[str, Any]) -> Observed:
 
 
 class Worker(Protocol):
-    """One environment. An exception of the environment comes out of the call that caused it."""
+    """One environment. An exception in the environment is raised by the call that caused it."""
 
     def reset(self, seed: int) -> Observed: ...
 
@@ -39,8 +39,8 @@ class Worker(Protocol):
 
 
 class LocalWorker:
-    """An environment in this process. With ``fresh`` it is made anew for each episode (for those, such as BipedalWalker,
-    whose ``reset`` leaves something behind)."""
+    """An environment in this process. With ``fresh``, a new one is created for each episode. Environments such as
+    BipedalWalker need this, because their ``reset`` leaves state behind."""
 
     def __init__(self, factory: EnvFactory, fresh: bool = False) -> None:
         self._factory = factory
@@ -77,7 +77,7 @@ class LocalWorker:
 
 
 class ProcessWorker:
-    """An environment in a process of its own, spoken to through a pipe."""
+    """An environment in a separate process, connected by a pipe."""
 
     def __init__(self, factory: EnvFactory, fresh: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
@@ -85,10 +85,10 @@ class ProcessWorker:
         self._process = context.Process(target=_serve, args=(remote, factory, fresh), daemon=True)
         try:
             self._process.start()
-        except (AttributeError, TypeError, ValueError) as error:  # what sending a closure or an open handle raises
+        except (AttributeError, TypeError, ValueError) as error:  # raised when a closure or an open handle is sent
             raise ConfigError(
                 "env_workers: subprocess needs a Gymnasium id or a factory defined at the top level of a module "
-                f"({error}); use env_workers: inline for this one"
+                f"({error}); use env_workers: inline for this environment"
             ) from error
         finally:
             remote.close()
@@ -133,8 +133,8 @@ class ProcessWorker:
 
 
 def _serve(pipe: Connection, factory: EnvFactory, fresh: bool) -> None:
-    """The worker process: answer each command with (failed, value) until told to close or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes of a terminal; the parent decides
+    """The worker process: answers each command with (failed, value) until it receives "close" or the parent exits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the parent handles it
     with contextlib.suppress(EOFError, OSError):
         worker: LocalWorker | None = None
         while True:

@@ -1,4 +1,4 @@
-"""Wrappers that a config can name, and the factory that puts them on.
+"""Wrappers that a config can name, and the factory that applies them.
 
 wrappers:
   - {name: mask_observation, indices: [1, 3]}
@@ -20,7 +20,7 @@ from gymnasium import spaces
 from rl_training.envs.factory import Env, EnvFactory
 from rl_training.errors import ConfigError, did_you_mean
 
-#: Every wrapper, once: its name in a config and where it is.
+#: Every wrapper: its name in a config, and where it is defined.
 WRAPPERS = {
     "action_repeat": "rl_training.envs.pixels:ActionRepeat",
     "atari": "rl_training.envs.atari:atari_pictures",
@@ -36,14 +36,14 @@ WRAPPERS = {
 def _vector_space(env: Env, wrapper: str) -> spaces.Box:
     space = env.observation_space
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-        raise ConfigError(f"{wrapper} works on vectors (a Box of one dimension); this environment has {space}")
+        raise ConfigError(f"{wrapper} works on vectors (a one-dimensional Box); this environment has {space}")
     return space
 
 
 class MaskObservation(gym.ObservationWrapper[Any, Any, Any]):
-    """Sets some entries of a Box observation to zero, so that the agent cannot see them: velocities, for instance.
+    """Sets some entries of a Box observation to zero, for instance velocities, so that the agent cannot see them.
 
-    Indices count the entries of the flattened observation, so that any Box will do.
+    Indices refer to the flattened observation, so a Box of any shape works.
     """
 
     def __init__(self, env: Env, indices: Sequence[int]) -> None:
@@ -65,13 +65,15 @@ class MaskObservation(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class ChannelsFirst(gym.ObservationWrapper[Any, Any, Any]):
-    """Images (height, width, channel) of bytes or of true and false -> (channel, height, width) of bytes, true as 255."""
+    """Turns uint8 or bool images (height, width, channel) into uint8 images (channel, height, width); true becomes 255."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
         space = env.observation_space
         if not isinstance(space, spaces.Box) or len(space.shape) != 3 or space.dtype not in (np.uint8, np.bool_):
-            raise ConfigError(f"channels_first works on images (height, width, channel) of uint8 or bool; this is {space}")
+            raise ConfigError(
+                f"channels_first works on images (height, width, channel) of uint8 or bool; this environment has {space}"
+            )
         height, width, channels = space.shape
         self._scale = np.uint8(255 if space.dtype == np.bool_ else 1)
         self.observation_space = spaces.Box(0, 255, (channels, height, width), np.uint8)
@@ -81,8 +83,8 @@ class ChannelsFirst(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class ScaleObservation(gym.ObservationWrapper[Any, Any, Any]):
-    """Multiplies the entries of a Box observation, so that a network finds them in sizes that suit it: small differences
-    between positions, for instance, if it has to infer velocities."""
+    """Multiplies the entries of a Box observation by constant factors, so that their scale suits a network. It can then, for
+    instance, infer velocities from small differences between positions."""
 
     def __init__(self, env: Env, factors: Sequence[float]) -> None:
         super().__init__(env)
@@ -97,9 +99,9 @@ class ScaleObservation(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class PreviousAction(gym.Wrapper[Any, Any, Any, Any]):
-    """Puts the action before, one-hot, behind a vector observation; zeros at the start of an episode.
+    """Appends the previous action, one-hot encoded, to a vector observation; zeros at the start of an episode.
 
-    Whoever cannot see a state entirely can tell more of it by knowing what was done to it (Zhu et al., arXiv:1704.07978).
+    In a partially observable task, knowing which actions were taken reveals more of the state (Zhu et al., arXiv:1704.07978).
     """
 
     def __init__(self, env: Env) -> None:
@@ -125,7 +127,7 @@ class PreviousAction(gym.Wrapper[Any, Any, Any, Any]):
 
 @dataclass(frozen=True)
 class WrappedEnv:
-    """Makes an environment with wrappers around it, inner first. Plain data, so it can be sent to a worker process."""
+    """Creates an environment and wraps it, innermost wrapper first. It is plain data, so a worker process can receive it."""
 
     factory: EnvFactory
     wrappers: tuple[Mapping[str, Any], ...]
@@ -147,13 +149,13 @@ def _load(name: str) -> Any:
 
 
 def wrapper_problem(wrapper: Mapping[str, Any]) -> str | None:
-    """What is wrong with an entry of ``wrappers``, if anything."""
+    """What is wrong with an entry of ``wrappers``, or None."""
     name = wrapper.get("name")
     if not isinstance(name, str):
-        return "a wrapper needs its name, such as {name: mask_observation, indices: [1, 3]}"
+        return "a wrapper needs a name, as in {name: mask_observation, indices: [1, 3]}"
     if name not in WRAPPERS:
         return f"unknown wrapper '{name}'{did_you_mean(name, WRAPPERS)}"
-    parameters = list(inspect.signature(_load(name)).parameters.values())[1:]  # less the environment
+    parameters = list(inspect.signature(_load(name)).parameters.values())[1:]  # without the environment
     known = [parameter.name for parameter in parameters]
     for key in wrapper:
         if key != "name" and key not in known:

@@ -6,6 +6,7 @@ Whatever is wrong with it is said in one sentence per mistake, with the nearest 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal

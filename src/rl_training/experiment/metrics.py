@@ -1,6 +1,6 @@
-"""The log of a run: one JSON object a line, and the same numbers as TensorBoard events.
+"""The log of a run: one JSON object per line, and the same numbers as TensorBoard events.
 
-Keys that begin with ``time/`` hold wall-clock figures; everything else is the same in every repetition of a run.
+Keys that begin with ``time/`` hold measured times; everything else is the same in every repetition of a run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 class MetricsLog:
-    """Appends to ``metrics.jsonl``. A resumed run first cuts off what came after its checkpoint."""
+    """Appends to ``metrics.jsonl``. A resumed run first removes what was logged after its checkpoint."""
 
     def __init__(self, directory: Path, *, tensorboard: bool, keep_bytes: int = 0, from_step: int = 0) -> None:
         path = directory / METRICS_FILE
@@ -29,7 +29,7 @@ class MetricsLog:
             self._file = path.open("ab")
             length = path.stat().st_size
             if length < keep_bytes:
-                warnings.warn(f"{path} is shorter than when the checkpoint was written: lines are missing", stacklevel=2)
+                warnings.warn(f"{path} is shorter than it was at the checkpoint: lines are missing", stacklevel=2)
             self._file.truncate(min(keep_bytes, length))
         except OSError as error:
             raise CheckpointError(f"cannot write the log {path}: {error.strerror}") from error
@@ -47,17 +47,17 @@ class MetricsLog:
                 self._events.write(kind, step, clean)
         except OSError as error:
             raise CheckpointError(
-                f"cannot write the log {self._file.name}: {error.strerror}; free space, then resume: the checkpoints are "
-                "untouched"
+                f"cannot write the log {self._file.name}: {error.strerror}; free disk space, then resume: the checkpoints "
+                "are intact"
             ) from error
 
     def position(self) -> int:
-        """The length so far, once it is safely on the disk."""
+        """The length in bytes, after flushing to disk."""
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # of a full disk, which ``write`` has reported
+        with contextlib.suppress(OSError):  # the disk is full, which ``write`` has reported
             self._file.close()
         if self._events is not None:
             with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ class MetricsLog:
 
 
 class _EventFile:
-    """A TensorBoard event file, named after the step it begins at rather than after the host."""
+    """A TensorBoard event file, named after its first step rather than after the host."""
 
     def __init__(self, directory: Path, from_step: int) -> None:
         from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -76,7 +76,7 @@ class _EventFile:
         self._event, self._summary = Event, Summary
         self._writer = RecordWriter(str(directory / f"events.out.tfevents.{time.time_ns() // 1000}.step{from_step}"))
         self._put(file_version="brain.Event:2", step=0)
-        if from_step:  # tells TensorBoard to forget what an interrupted run logged beyond its checkpoint
+        if from_step:  # makes TensorBoard discard what an interrupted run logged after its checkpoint
             self._put(session_log=SessionLog(status=SessionLog.START), step=from_step + 1)
 
     def _put(self, **fields: Any) -> None:
@@ -96,7 +96,7 @@ class _EventFile:
 
 
 def read_metrics(run_directory: Path, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind; a torn last line is passed over."""
+    """The records of one kind; an incomplete last line is skipped."""
     records = []
     with (run_directory / METRICS_FILE).open("rb") as file:
         for line in file:

@@ -1,8 +1,8 @@
-"""The run directory: what a run is made of on the disk, and the only code that knows its layout.
+"""The run directory: the files of a run on disk. No other module knows its layout.
 
 config.yaml        the resolved config, every default spelled out
 metadata.json      versions, command and seed
-metrics.jsonl      the log (tensorboard/ has the same)
+metrics.jsonl      the log (tensorboard/ holds the same values)
 evaluation.json    the evaluation after training
 checkpoints/       step-XXXXXXXXXX directories; ``latest`` and ``best`` point to two of them
 """
@@ -40,7 +40,7 @@ from rl_training.types import State
 CONFIG_FILE = "config.yaml"
 METADATA_FILE = "metadata.json"
 EVALUATION_FILE = "evaluation.json"
-#: Parts of a checkpoint. ``agent`` and ``policy`` are all that acting needs; the others continue training.
+#: Parts of a checkpoint. Acting needs only ``agent`` and ``policy``; the others are for continuing training.
 ACTING_PARTS = ("agent", "policy")
 TRAINING_PARTS = ("agent", "policy", "training")
 REPLAY_PART = "replay"
@@ -58,13 +58,13 @@ class Run:
             self._lock = (path / ".lock").open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise CheckpointError(f"another process is training in {path}; wait for it or stop it first") from error
+            raise CheckpointError(f"another process is training in {path}; wait for it to finish or stop it first") from error
         except OSError as error:
             raise CheckpointError(f"cannot write in {path}: {error.strerror}") from error
         self._clean_up()
 
     def _clean_up(self) -> None:
-        """Clears what a killed process left behind; a checkpoint that was about to be replaced comes back."""
+        """Removes what a killed process left behind, and restores a checkpoint that was about to be replaced."""
         for leftover in self.checkpoints.glob(f"{REPLACED_PREFIX}*"):
             original = leftover.with_name(leftover.name.removeprefix(REPLACED_PREFIX))
             if not original.exists():
@@ -75,7 +75,7 @@ class Run:
 
     @classmethod
     def create(cls, config: TrainConfig, command: str) -> Run:
-        """A new run directory: the configured one, or a fresh name below ``runs/``."""
+        """Creates a run directory: the configured one, or a new name below ``runs/``."""
         path = Path(config.output_dir) if config.output_dir else _fresh_path(config)
         if path.exists() and not path.is_dir():
             raise ConfigError(f"the output directory {path} is not a directory; choose another --output-dir")
@@ -90,7 +90,7 @@ class Run:
                 (path / CONFIG_FILE).write_text(config.to_yaml(), "utf-8")
                 (path / METADATA_FILE).write_text(json.dumps(_metadata(config, command), indent=1) + "\n", "utf-8")
             except OSError:
-                shutil.rmtree(path, ignore_errors=True)  # half a run would be in the way of the next attempt
+                shutil.rmtree(path, ignore_errors=True)  # an incomplete run would block the next attempt
                 raise
         except OSError as error:
             raise ConfigError(f"cannot write in the output directory {path}: {error.strerror}") from error
@@ -101,14 +101,14 @@ class Run:
         return self.path / "checkpoints"
 
     def extend(self, total_timesteps: int) -> None:
-        """Sets a new end for the run."""
+        """Changes the total number of steps of the run."""
         if total_timesteps == self.config.total_timesteps:
             return
         self.config = self.config.with_values(total_timesteps=total_timesteps)
         _replace_text(self.path / CONFIG_FILE, self.config.to_yaml())
 
     def rewind_to(self, checkpoint: Path | None) -> None:
-        """Makes a checkpoint the latest one. Those after it, damaged or of a future that begins anew, are set aside."""
+        """Makes a checkpoint the latest one. Later ones, which are damaged or about to be trained again, are set aside."""
         aside = self.checkpoints / "set-aside"
         for path in step_directories(self.path):
             if checkpoint is None or path.name > checkpoint.name:
@@ -119,7 +119,7 @@ class Run:
             self._point("latest", checkpoint.name)
 
     def save(self, step: int, parts: Mapping[str, State], info: Mapping[str, Any], *, best: bool = False) -> None:
-        """Writes a checkpoint in the background; the states must not change afterwards. Waits for the one before."""
+        """Writes a checkpoint in the background; the states must not change afterwards. Waits for the previous one first."""
         self.wait()
         name = f"step-{step:010d}{'-best' if best else ''}"
         self._writer = threading.Thread(target=self._write, args=(name, dict(parts), dict(info), best))
@@ -132,11 +132,11 @@ class Run:
             self._prune(self.checkpoints / name)
         except OSError as error:
             self._failure = CheckpointError(f"cannot write in {self.checkpoints}: {error.strerror}")
-        except BaseException as error:  # whatever it is, the training thread must hear of it
+        except BaseException as error:  # whatever it is, the training thread must raise it
             self._failure = error
 
     def wait(self) -> None:
-        """Until the checkpoint under way is on the disk; raises what went wrong with it."""
+        """Waits until the checkpoint being written is on disk; raises the error if writing failed."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -145,14 +145,14 @@ class Run:
             raise failure
 
     def _point(self, link: str, name: str) -> None:
-        """Moves a symbolic link in one step."""
+        """Redirects a symbolic link atomically."""
         temporary = self.checkpoints / f".{link}"
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(name, target_is_directory=True)
         temporary.replace(self.checkpoints / link)
 
     def _prune(self, written: Path) -> None:
-        """Keeps the newest checkpoints, the two newest that hold a replay, the best, and the one just written."""
+        """Keeps the newest checkpoints, the two newest that hold a replay, the best one, and the one just written."""
         steps = step_directories(self.path)
         kept = {written, *steps[: self.config.checkpoint.keep]}
         kept.update([path for path in steps if (path / f"{REPLAY_PART}.json").exists()][:2])
@@ -177,16 +177,16 @@ def _replace_text(path: Path, text: str) -> None:
         temporary.write_text(text, "utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror}; free space or fix the permissions") from error
+        raise CheckpointError(f"cannot write {path}: {error.strerror}; free disk space or fix the permissions") from error
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory is that of a run."""
+    """Whether a directory is a run directory."""
     return (path / CONFIG_FILE).is_file()
 
 
 def open_run(path: Path) -> Run:
-    """Opens an existing run directory for going on with it."""
+    """Opens an existing run directory to continue the run."""
     if not path.exists():
         raise CheckpointError(f"there is no run at {path}")
     if not is_run(path):
@@ -215,47 +215,47 @@ def step_directories(run_path: Path) -> list[Path]:
 
 
 def owning_run(path: Path) -> tuple[Path, Path | None]:
-    """The run directory that a path means, and the checkpoint in it if the path names one."""
+    """The run directory that a path refers to, and the checkpoint in it if the path names one."""
     if (path / MANIFEST).exists():
         checkpoint = path.resolve()
         run_path = checkpoint.parent.parent
         if not is_run(run_path):
-            raise CheckpointError(f"the checkpoint {path} belongs to no run; resume takes a run directory")
+            raise CheckpointError(f"the checkpoint {path} does not belong to a run; resume needs a run directory")
         if "training" not in read_manifest(checkpoint)["parts"]:
             raise CheckpointError(
-                f"the checkpoint {path} holds only the policy; resume the run: rl-training resume {run_path}"
+                f"the checkpoint {path} holds only the policy; resume the run instead: rl-training resume {run_path}"
             )
         return run_path, checkpoint
     return path, None
 
 
 def last_good_checkpoint(run_path: Path, warn: Callable[[str], None]) -> Path | None:
-    """The newest whole checkpoint, or None if none was ever written. Damaged ones are named and passed over, and one with
-    a replay is preferred to a newer one without, because only it continues exactly."""
+    """The newest intact checkpoint, or None if none was ever written. Damaged ones are reported and skipped. One with a
+    replay is preferred to a newer one without, because only the former continues the run exactly."""
     without_replay = incompatible = None
     candidates = step_directories(run_path)
     for path in candidates:
         try:
             manifest = verify_checkpoint(path)
         except CheckpointError as error:
-            warn(f"{error}; falling back to the checkpoint before it")
+            warn(f"{error}; falling back to the previous checkpoint")
             incompatible = error if isinstance(error, IncompatibleError) else incompatible
             continue
         if REPLAY_PART in manifest["parts"]:
             return path
         without_replay = without_replay or path
     if incompatible is not None and without_replay is None:
-        raise incompatible  # beginning again would be no help: another version can go on
+        raise incompatible  # starting again would not help: another version can continue it
     if candidates and without_replay is None:
         raise CheckpointError(
-            f"none of the checkpoints of {run_path} can be read; start the run again with: rl-training train --config "
+            f"none of the checkpoints in {run_path} can be read; start the run again with: rl-training train --config "
             f"{run_path / CONFIG_FILE}"
         )
     return without_replay
 
 
 def find_checkpoint(path: Path, warn: Callable[[str], None]) -> Path:
-    """The checkpoint that a path means: itself, or the newest whole one of a run directory."""
+    """The checkpoint that a path refers to: the path itself, or the newest intact checkpoint of a run directory."""
     if (path / MANIFEST).exists():
         return path
     if not path.exists():
@@ -268,16 +268,17 @@ def find_checkpoint(path: Path, warn: Callable[[str], None]) -> Path:
             read_checkpoint(candidate, ACTING_PARTS)
             return candidate
         except CheckpointError as error:
-            warn(f"{error}; falling back to the checkpoint before it")
+            warn(f"{error}; falling back to the previous checkpoint")
             incompatible = error if isinstance(error, IncompatibleError) else incompatible
     if incompatible is not None:
         raise incompatible
-    raise CheckpointError(f"the run {path} has no checkpoint that can be used; train it with: rl-training resume {path}")
+    raise CheckpointError(f"the run {path} has no usable checkpoint; train it with: rl-training resume {path}")
 
 
 def _fresh_path(config: TrainConfig) -> Path:
     env = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env_id)
-    base = f"{config.algo}-{env}-seed{config.seed}"
+    algo = config.algo.rpartition(":")[2]  # of a path, the class
+    base = f"{algo}-{env}-seed{config.seed}"
     number = 1
     while (path := Path("runs") / (base if number == 1 else f"{base}-{number}")).exists():
         number += 1

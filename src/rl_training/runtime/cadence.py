@@ -1,4 +1,4 @@
-"""When to do what, counted in environment steps."""
+"""When periodic work is due, counted in environment steps, and how long each phase of training takes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 
 
 class Due:
-    """A debt of steps: every ``interval`` of them makes the work due once. Unlike ``step % interval`` this cannot be
-    stepped over when several environments advance together. An interval of 0 is never due."""
+    """Counts the steps since some work was last done: it is due once every ``interval`` steps. Unlike ``step % interval``,
+    this cannot skip a due point when several environments advance together. With an interval of 0 it is never due."""
 
     def __init__(self, interval: int, owed: int = 0) -> None:
         self.interval = interval
@@ -24,18 +24,18 @@ class Due:
             self.owed += steps
 
     def count(self) -> int:
-        """How often the work is due now."""
+        """How many times the work is due now."""
         return self.owed // self.interval if self.interval else 0
 
     def settle(self) -> int:
-        """Takes the work as done and returns how often it was due."""
+        """Marks the work as done and returns how many times it was due."""
         times = self.count()
         self.owed -= times * self.interval
         return times
 
 
 class PhaseTimer:
-    """Where the time goes. ``lap(name)`` books the time since the last lap."""
+    """Time spent in each phase of training. ``lap(phase)`` adds the time since the last lap to that phase."""
 
     PHASES = ("compilation", "environment", "acting", "sampling", "update", "evaluation", "rest")
 
@@ -44,7 +44,7 @@ class PhaseTimer:
         self.now = time.perf_counter()
 
     def start(self) -> None:
-        """Begins a lap; the time before it belongs to nobody."""
+        """Starts a lap; the time before it is not counted."""
         self.now = time.perf_counter()
 
     def lap(self, phase: str) -> None:
@@ -58,14 +58,14 @@ class PhaseTimer:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of those that it has started and seen end, such as a compiler's."""
+    """CPU time of this process and of its finished child processes, such as a compiler."""
     children = os.times()
     return time.process_time() + children.children_user + children.children_system
 
 
 @contextlib.contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
-    """Torch and the BLAS behind numpy on this many threads, inside the block: the same sums in the same order anywhere."""
+    """Limits torch and numpy's BLAS to this many threads inside the block, so that sums have the same order everywhere."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""Policies for use elsewhere: ONNX, or safetensors with a description. Each is verified against the original."""
+"""Exports policies as ONNX, or as safetensors with a description. Every export is verified against the original."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SAME_ACTIONS = 0.95
 
 
 def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: str | None = None) -> float:
-    """Writes the policy and returns the largest difference found between it and the original."""
+    """Writes the policy and returns the largest difference between its outputs and the original's."""
     chosen = file_format or path.suffix.removeprefix(".")
     if chosen not in FORMATS:
         raise ConfigError(f"cannot export to '{chosen}'; choose one of: {', '.join(FORMATS)}")
     if policy.spec.action.masked:
         warnings.warn(
-            "the environment of this policy forbids actions, and the exported 'action' is the best of all: where some are "
-            f"forbidden take the best allowed one of '{policy.export_module().output_names[1]}'",
+            "this policy's environment masks actions, but the exported 'action' is the best of all actions: where some are "
+            f"masked, take the best allowed action by the exported '{policy.export_module().output_names[1]}'",
             stacklevel=2,
         )
     write = _export_onnx if chosen == "onnx" else _export_safetensors
@@ -59,12 +59,12 @@ def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: 
 
 
 def _module(policy: Policy) -> ExportModule:
-    """A copy on the CPU, whatever the policy trains on."""
+    """A copy on the CPU, whatever device the policy is on."""
     return copy.deepcopy(policy.export_module()).cpu().eval()
 
 
 def _require_the_policys_actions(policy: Policy) -> None:
-    """The module to be exported must act as the policy itself does, from raw observations to the environment's actions."""
+    """Checks that the module to be exported acts as the policy does, from raw observations to the environment's actions."""
     obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
     module = _module(policy)
     with torch.no_grad():
@@ -75,17 +75,17 @@ def _require_the_policys_actions(policy: Policy) -> None:
     else:
         same = np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
     if not same:
-        raise CheckpointError("the policy cannot be exported: its module does not act as the policy does")
+        raise CheckpointError("the policy cannot be exported: its export module does not choose the policy's actions")
 
 
 def _first_inputs(module: ExportModule, obs: Array) -> list[torch.Tensor]:
-    """What a module takes at the start of episodes."""
+    """The inputs of the module at the start of episodes."""
     reward = [torch.zeros(len(obs))] if module.takes_reward else []
     return [torch.from_numpy(obs), *reward, *module.initial_state(len(obs))]
 
 
 def random_observations(spec: SpaceSpec, count: int) -> Array:
-    """Raw observations (count, *raw_shape) to compare two policies on, the same in every call."""
+    """Raw observations (count, *raw_shape) for comparing two policies; every call returns the same ones."""
     rng = np.random.default_rng(0)
     leaf = spec.observation.only
     shape = (count, *leaf.raw_shape)
@@ -98,7 +98,7 @@ def random_observations(spec: SpaceSpec, count: int) -> Array:
 
 
 def _run(module: ExportModule, step: Callable[[list[Array]], list[Array]], obs: Array) -> list[Array]:
-    """All outputs over some steps, with the state of each handed to the next: one step if there is no state."""
+    """All outputs over several steps, each of which passes its state to the next; a single step if there is no state."""
     _, *inputs = (tensor.numpy() for tensor in _first_inputs(module, obs))
     outputs: list[Array] = []
     for k in range(VERIFIED_STEPS if inputs else 1):
@@ -119,7 +119,7 @@ def _outputs(module: ExportModule, obs: Array) -> list[Array]:
 
 
 def _largest_difference(expected: list[Array], found: list[Array]) -> float:
-    """Over all real-valued outputs. Discrete actions follow from them and may differ only where two values tie."""
+    """The largest difference over all real-valued outputs. Discrete actions follow from these and may differ only at ties."""
     differences = [
         float(np.max(np.abs(a - b) / np.maximum(1.0, np.abs(a))))
         for a, b in zip(expected, found, strict=True)
@@ -162,7 +162,7 @@ def _export_onnx(policy: Policy, config: TrainConfig, path: Path) -> float:
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """The exporter reports its progress to everyone; only its failures matter here."""
+    """Silences the exporter's progress reports; only its failures matter here."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -182,7 +182,7 @@ def _export_safetensors(policy: Policy, config: TrainConfig, path: Path) -> floa
 
 
 def load_exported(path: Path) -> Policy:
-    """The policy of a safetensors export, of this version or an older one."""
+    """Loads the policy from a safetensors export of this version or an older one."""
     with safe_open(path, framework="numpy") as file:
         description = json.loads(file.metadata()["rl_training"])
     weights = {name: torch.from_numpy(value) for name, value in load_file(path).items()}

@@ -1,4 +1,4 @@
-"""Learning curves of one or several runs as a picture."""
+"""Plots the learning curves of one or more runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Curve = tuple[list[int], list[float]]
 
 
 def plot_runs(paths: Sequence[Path], output: Path) -> list[str]:
-    """Draws returns against env steps; runs that differ only in the seed become one mean with a band. Returns the labels."""
+    """Plots returns against env steps; runs that differ only in their seed become a mean with a band. Returns the labels."""
     groups = _group_by_config(paths)
     import matplotlib
 
@@ -45,15 +45,15 @@ def plot_runs(paths: Sequence[Path], output: Path) -> list[str]:
     try:
         figure.savefig(output, dpi=150)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot write the picture {output}: {error}") from error
+        raise ConfigError(f"cannot write the plot {output}: {error}") from error
     finally:
         pyplot.close(figure)
     return labels
 
 
 def _group_by_config(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Runs by label. Those of one label differ only in the seed and the place; different configs of one algorithm and
-    environment are numbered."""
+    """Groups runs by label. Runs with the same label differ only in seed and output directory; different configs of the same
+    algorithm and environment are numbered."""
     members: dict[str, list[Path]] = {}
     names: dict[str, str] = {}
     for path in paths:
@@ -78,6 +78,6 @@ def _curve(path: Path, kind: str) -> Curve:
 
 
 def on_common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """All curves on the steps of the shortest, by linear interpolation: (steps,), (curve, steps)."""
+    """Interpolates all curves linearly at the steps of the shortest one. Returns (steps,) and (curve, steps)."""
     steps = np.asarray(min((curve[0] for curve in curves), key=lambda points: points[-1]))
     return steps, np.stack([np.interp(steps, *curve) for curve in curves])

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live bar on a terminal, a plain line now and then in a pipe, or nothing."""
+"""Progress displays: a live bar on a terminal, an occasional plain line in a pipe, or nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Watched(Protocol):
 
 
 class Progress:
-    """The interface, and the display that shows nothing."""
+    """The interface. This base class shows nothing."""
 
     def __enter__(self) -> Progress:
         return self
@@ -33,7 +33,7 @@ class Progress:
         pass
 
     def note(self, text: str) -> None:
-        """A line on what the run is doing."""
+        """Shows a line about what the run is doing."""
 
     def update(self, watched: Watched) -> None:
         pass
@@ -43,7 +43,7 @@ class Progress:
 
 
 class _TimedProgress(Progress):
-    """Shows something every ``seconds``, whatever the speed of training."""
+    """Updates the display every ``seconds`` seconds, however fast training is."""
 
     seconds: float
 
@@ -108,7 +108,7 @@ class LineProgress(_TimedProgress):
 
 
 class BarProgress(_TimedProgress):
-    """A live bar with rate, time left, returns and loss."""
+    """A live bar with the rate, the remaining time, returns and the loss."""
 
     seconds = 0.2
 
@@ -162,7 +162,7 @@ class BarProgress(_TimedProgress):
 
 
 def choose_progress(quiet: bool = False) -> Progress:
-    """A bar if standard error is a terminal, lines if not."""
+    """Nothing if ``quiet``; a bar if standard error is a terminal; otherwise plain lines."""
     if quiet:
         return Progress()
     return BarProgress() if sys.stderr.isatty() else LineProgress(sys.stderr)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a polite request: finish the step, save, stop."""
+"""Handles SIGINT and SIGTERM as a request to finish the current step, save and stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StopRequest:
-    """While active, the first SIGINT or SIGTERM sets ``signal_number``; a second one acts as it would have without us."""
+    """While active, the first SIGINT or SIGTERM sets ``signal_number``; a second one has its usual effect."""
 
     def __init__(self) -> None:
         self.signal_number: int | None = None

@@ -1,4 +1,4 @@
-"""A film of one episode: what the environment draws while the deterministic policy acts."""
+"""A video of one episode: what the environment renders while the deterministic policy acts."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from rl_training.runtime.setup import make_pool
 
 Frame = NDArray[np.uint8]
 FORMATS = (".gif", ".mp4")
-#: A film longer than this is cut: two minutes of most environments.
+#: A longer film is cut off here; in most environments this is two minutes.
 MOST_FRAMES = 3_600
 FALLBACK_FPS = 30
-#: Smaller pictures than this (MinAtar's are 10 x 10) are written with each pixel repeated.
+#: Frames smaller than this (MinAtar's are 10 x 10) are enlarged by repeating each pixel.
 LEAST_SIZE = 200
 
 
 @dataclass
 class Film:
-    """Frames in the order of time, (height, width, colour)."""
+    """Frames (height, width, colour) in chronological order."""
 
     frames: list[Frame] = field(default_factory=list)
     fps: float = FALLBACK_FPS
-    episode: int = -1  # -1: not yet, 0: the one to be filmed, from 1: over
-    cut: bool = False  # it went on for longer
+    episode: int = -1  # -1: not started, 0: being filmed, from 1: finished
+    cut: bool = False  # the episode was longer than the film
 
     @property
     def seconds(self) -> float:
         return len(self.frames) / self.fps
 
     def enlarged(self) -> Iterator[Frame]:
-        """The frames, in a size to look at."""
+        """The frames, enlarged to a viewable size."""
         times = math.ceil(LEAST_SIZE / max(self.frames[0].shape[:2]))
         return (frame.repeat(times, axis=0).repeat(times, axis=1) for frame in self.frames)
 
 
 def as_frame(picture: NDArray[Any]) -> NDArray[Any]:
-    """A copy of what an environment drew, in bytes if it drew bytes or, as MinAtar does, numbers from 0 to 1."""
+    """A copy of a rendered image, converted to bytes if it holds floats from 0 to 1, as MinAtar's images do."""
     if np.issubdtype(picture.dtype, np.floating):
         picture = (np.clip(picture, 0.0, 1.0) * 255.0).round().astype(np.uint8)
     return np.array(picture)
 
 
 class Camera(gym.Wrapper[Any, Any, Any, Any]):
-    """Films every step of the environment itself, those that wrappers around it skip too, until its next episode."""
+    """Films every step of the base environment, including those that outer wrappers skip, until the next episode."""
 
     def __init__(self, env: Env, film: Film) -> None:
         super().__init__(env)
@@ -83,7 +83,7 @@ class Camera(gym.Wrapper[Any, Any, Any, Any]):
 
 @dataclass(frozen=True)
 class FilmedEnv:
-    """Makes an environment with a camera on it."""
+    """Creates an environment with a camera on it."""
 
     factory: EnvFactory
     film: Film
@@ -92,13 +92,13 @@ class FilmedEnv:
         env = self.factory()
         if env.render_mode != "rgb_array":
             raise ConfigError(
-                f"{env_name(env)} was made with render_mode {env.render_mode!r}; a film needs render_mode='rgb_array'"
+                f"{env_name(env)} was created with render_mode {env.render_mode!r}; a video needs render_mode='rgb_array'"
             )
         return Camera(env, self.film)
 
 
 def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None, path: Path) -> Film:
-    """Films the first episode of an evaluation and writes it as a GIF or an MP4, whichever the name says."""
+    """Films the first episode of an evaluation and writes it as a GIF or an MP4, depending on the file name."""
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"cannot write a video to {path}: its name must end in {' or '.join(FORMATS)}")
     if not path.parent.is_dir():
@@ -111,11 +111,11 @@ def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None
     if isinstance(factory, RegisteredEnv):
         factory = _drawing(factory)
     with contextlib.closing(make_pool(config, factory and FilmedEnv(factory, film), "eval", 1)) as pool:
-        film.frames.clear()  # the pool has reset its environment once, to see what it gives
+        film.frames.clear()  # the pool has already reset its environment once, to check its output
         film.episode = -1
         evaluate_policy(policy, pool, 1)
     if (dtype := film.frames[0].dtype) != np.uint8:
-        raise ConfigError(f"{config.env_id} draws pictures of {dtype}; a film needs uint8, or floats from 0 to 1")
+        raise ConfigError(f"{config.env_id} renders images of {dtype}; a video needs uint8, or floats from 0 to 1")
     partial = path.with_name(f"{path.stem}.partial{path.suffix}")
     write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_gif
     write(film, partial)
@@ -124,11 +124,11 @@ def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None
 
 
 def _drawing(factory: RegisteredEnv) -> RegisteredEnv:
-    """The same environment, told to draw."""
+    """The same environment, with rendering switched on."""
     with contextlib.closing(factory()) as env:
         modes = list(env.metadata.get("render_modes", ()))
     if "rgb_array" not in modes:
-        raise ConfigError(f"{factory.env_id} cannot draw itself: its render modes are {modes}, without rgb_array")
+        raise ConfigError(f"{factory.env_id} cannot render images: its render modes {modes} do not include rgb_array")
     return RegisteredEnv(factory.env_id, {**factory.kwargs, "render_mode": "rgb_array"})
 
 
@@ -136,7 +136,7 @@ def _write_gif(film: Film, path: Path) -> None:
     from PIL import Image
 
     first, *others = (Image.fromarray(frame) for frame in film.enlarged())
-    # GIF counts in hundredths of a second, and viewers slow down what is faster than 50 frames a second.
+    # GIF counts in hundredths of a second, and viewers slow down anything faster than 50 frames per second.
     duration = max(20, round(100 / film.fps) * 10)
     first.save(path, save_all=True, append_images=others, duration=duration, loop=0)
 
