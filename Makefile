@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-dmc check format learn learn-peers bench bench-quick clean
+.PHONY: help setup train test test-slow test-dmc check format golden learn learn-peers bench bench-quick clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ check: $(READY)  ## check linting, formatting, types and import layers
 format: $(READY)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+golden: $(READY)  ## write the golden runs of a new release into tests/golden
+	PYTHONPATH=tests $(BIN)/python tests/make_golden.py
 
 BENCH_READY := $(VENV)/.bench-ready
 $(BENCH_READY): $(READY)

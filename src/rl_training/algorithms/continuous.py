@@ -133,13 +133,17 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]
             self.make_stages(),
             rng=self.streams["noise"],
             schedules=self.schedules(),
-            targets={"target": self.target_network},
+            targets=self.make_targets(),
             networks=self.further_networks(),
         )
 
     def schedules(self) -> dict[str, Schedule]:
         """Scheduled values that the losses take by name."""
         return {"learning_rate": self.learning_rate}
+
+    def make_targets(self) -> dict[str, TargetNetwork]:
+        """The networks that follow others, by name."""
+        return {"target": self.target_network}
 
     def make_stages(self) -> list[Stage[TransitionBatch]]:
         """Critic and actor, in this order."""
