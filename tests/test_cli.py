@@ -289,7 +289,7 @@ def test_help_of_each_command_shows_examples(command: str, capsys: pytest.Captur
 def test_the_examples_of_help_can_be_parsed(capsys: pytest.CaptureFixture[str]) -> None:
     import shlex
 
-    from rl_training.cli import _parser
+    from rl_training.arguments import make_parser
 
     for command in COMMANDS:
         with pytest.raises(SystemExit):
@@ -299,7 +299,7 @@ def test_the_examples_of_help_can_be_parsed(capsys: pytest.CaptureFixture[str]) 
         for example in examples:
             program, *arguments = shlex.split(example.partition("<")[0])
             assert program == "rl-training"
-            _parser().parse_args(arguments)
+            make_parser().parse_args(arguments)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["list"]], ids=" ".join)

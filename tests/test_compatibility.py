@@ -404,9 +404,9 @@ def test_the_states_of_every_algorithm_lack_nothing_and_hold_nothing_unknown(alg
     """A trained state against a fresh one: only what is listed as data may differ in its keys."""
     trained, fresh = Trainer(tiny_config(algo)), Trainer(tiny_config(algo))
     trained.train(130)
-    trained.save(tmp_path / "c")
+    trained.checkpoints.save_to(tmp_path / "c")
     parts = read_checkpoint(tmp_path / "c", ["training", "replay"])
-    for part, initial in (("training", fresh._training_state()), ("replay", fresh.learner.replay_state() or {})):
+    for part, initial in (("training", fresh.training_state()), ("replay", fresh.learner.replay_state() or {})):
         assert keys_of(with_defaults(parts[part], initial)) == keys_of(parts[part])
     trained.close()
     fresh.close()

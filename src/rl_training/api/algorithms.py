@@ -182,7 +182,7 @@ class ManagedAlgorithm:
         elif self._closed:
             raise ConfigError("the agent is closed, and only its policy is left to save; use full=False")
         else:
-            self._get_trainer().save(Path(path))
+            self._get_trainer().checkpoints.save_to(Path(path))
 
     @classmethod
     def load(cls, path: str | Path, env: EnvLike | None = None) -> Self:
@@ -231,7 +231,7 @@ class ManagedAlgorithm:
         if self._trainer is None:
             trainer = Trainer(self.config, factory=self._factory)
             if self._checkpoint is not None and set(TRAINING_PARTS) <= set(read_manifest(self._checkpoint)["parts"]):
-                trainer.restore(self._checkpoint)
+                trainer.checkpoints.restore(self._checkpoint)
             elif self._policy is not None:
                 _require_spaces(self._policy, trainer.pool.spec)
                 trainer.policy.load_state_dict(self._policy.state_dict())

@@ -77,7 +77,7 @@ def resume_training(
         if checkpoint is not None:
             if REPLAY_PART not in read_manifest(checkpoint)["parts"]:
                 warn(f"{checkpoint} holds no replay, so training continues with an empty one and no longer bit for bit")
-            trainer.restore(checkpoint)
+            trainer.checkpoints.restore(checkpoint)
         run.rewind_to(checkpoint)
         run.extend(config.total_timesteps)
         return trainer

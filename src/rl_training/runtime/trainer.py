@@ -1,7 +1,7 @@
 """The one training loop: collect, learn when due, evaluate when due, log, checkpoint when due.
 
-Everything that decides the future of a run is in ``_training_state`` and the replay, so a run that is stopped between any two
-steps and resumed in another process takes exactly the path it would have taken.
+Everything that decides the future of a run is in ``training_state``, the policy and the replay, so a run that is stopped
+between any two steps and resumed in another process takes exactly the path it would have taken.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from rl_training.data.memory import available_memory, require_memory
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.pool import EnvPool
 from rl_training.errors import CheckpointError, EnvironmentFault
-from rl_training.experiment.checkpoint import read_checkpoint, read_manifest, write_checkpoint
-from rl_training.experiment.compat import part_of, with_defaults
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm, require_fit
-from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS, Run
+from rl_training.experiment.run import REPLAY_PART, Run
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
+from rl_training.runtime.checkpointing import Checkpointer
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.compilation import Compilation
 from rl_training.runtime.episodes import EpisodeStatistics
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.faults import write_fault_report
-from rl_training.runtime.inference import acting_parts
 from rl_training.runtime.learner import Learner, make_learner
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.run_log import RunLog
@@ -94,9 +92,8 @@ class Trainer:
             "eval": Due(config.eval.interval),
             "checkpoint": Due(config.checkpoint.interval),
         }
-        self._checkpoints = 0
+        self.checkpoints = Checkpointer(self)
         self._started = False
-        self._saved_at = -1
 
     @property
     def policy(self) -> Policy:
@@ -139,7 +136,7 @@ class Trainer:
                 self.progress.start(self, total)
                 self._loop(total, stop)
                 self.log.close()
-                self._checkpoint(final=True)
+                self.checkpoints.save_last()
                 if not stop:
                     evaluation = self.evaluate(self.config.eval.final_episodes, stop)
             except EnvironmentFault as fault:
@@ -201,8 +198,7 @@ class Trainer:
             self._due["eval"].settle()
             self._note_evaluation(result)
         if self._due["checkpoint"].settle():
-            self._checkpoints += 1
-            self._checkpoint(final=False)
+            self.checkpoints.save_due()
         self.progress.update(self)
 
     def evaluate(self, episodes: int, stop: StopRequest | None = None) -> EvaluationResult | None:
@@ -216,14 +212,14 @@ class Trainer:
         return result
 
     def _note_evaluation(self, result: EvaluationResult) -> None:
-        self._saved_at = -1  # a checkpoint of this step, written before, does not know of it
+        self.checkpoints.outdated()
         improved = self.best_return is None or result.mean_return > self.best_return
         if improved:
             self.best_return = result.mean_return
         self.log.write("eval", self.env_steps, result.summary())
         self.progress.evaluated(self, result)
-        if improved and self.run is not None:
-            self.run.save(self.env_steps, self._acting_parts(), self.log.info(self.env_steps), best=True)
+        if improved:
+            self.checkpoints.save_best()
 
     # --------------------------------------------------------------------------------------------- reporting
 
@@ -247,85 +243,46 @@ class Trainer:
 
     # ------------------------------------------------------------------------------------------- checkpoints
 
-    def _acting_parts(self) -> dict[str, State]:
-        return acting_parts(self.policy, self.config)
-
-    def _training_state(self) -> State:
+    def training_state(self) -> State:
+        """Everything that decides the future of the run, besides the policy and the replay."""
         return {
             "env_steps": self.env_steps,
             "episodes": self.episodes.state_dict(),
             "best_return": self.best_return,
             "owed": {name: due.owed for name, due in self._due.items()},
-            "checkpoints": self._checkpoints,
+            "checkpoints": self.checkpoints.count,
             "streams": self.streams.state_dict(),
             "collector": self.collector.state_dict(),
             "compiled": self.compilation.in_force,
             "learner": self.learner.state_dict(),
         }
 
-    def _parts(self, *, replay: bool) -> dict[str, State]:
-        parts = {**self._acting_parts(), "training": self._training_state()}
-        if replay:
-            parts[REPLAY_PART] = self.learner.replay_state() or {}
-        return parts
-
-    def _checkpoint(self, *, final: bool) -> None:
-        if self.run is None or self._saved_at == self.env_steps:
-            return
-        self.run.wait()  # the states of the previous checkpoint are freed before there are new ones
-        every = self.config.checkpoint.replay_every
-        replay = not self.learner.separate_replay or (every > 0 and (final or (self._checkpoints - 1) % every == 0))
-        self.run.save(self.env_steps, self._parts(replay=replay), self.log.info(self.env_steps))
-        if replay or every == 0:
-            self._saved_at = self.env_steps
-
     def _save_after_fault(self, fault: EnvironmentFault) -> None:
         """Saves the run as it was before the failing step, and what reproduces the failure; then raises it."""
         if self.run is not None:
             try:
                 report = write_fault_report(self.run, fault, self.config, self.env_steps)
-                self._checkpoint(final=True)
+                self.checkpoints.save_last()
                 self.run.wait()
             except (CheckpointError, OSError) as error:
                 raise CheckpointError(f"{fault}; and then: {error}") from fault
             fault.args = (f"{fault} {report}",)
         raise fault
 
-    def save(self, path: Path) -> None:
-        """Writes a checkpoint with everything that continuing needs, anywhere."""
-        write_checkpoint(path, self._parts(replay=True), self.log.info(self.env_steps))
-
-    def restore(self, checkpoint: Path) -> None:
-        """Puts the run back to the moment of a checkpoint."""
-        manifest = read_manifest(checkpoint)
-        with_replay = REPLAY_PART in manifest["parts"]
-        parts = read_checkpoint(checkpoint, (*TRAINING_PARTS, REPLAY_PART) if with_replay else TRAINING_PARTS)
-        try:
-            # What this version of a run has and that of the checkpoint had not, starts from its initial value.
-            initial = {"training": self._training_state(), REPLAY_PART: self.learner.replay_state() or {}}
-            for part in initial.keys() & parts.keys():
-                place = part_of(f"the checkpoint {checkpoint}", part)
-                parts[part] = with_defaults(parts[part], initial[part], place, manifest.get("written_by"))
-            self._load(parts)
-            self.log.restore(manifest["info"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"the checkpoint {checkpoint} does not fit its config: {error}") from error
-
-    def _load(self, parts: Mapping[str, State]) -> None:
+    def load(self, parts: Mapping[str, State]) -> None:
+        """Restores the parts of a checkpoint."""
         state = parts["training"]
         self.env_steps = state["env_steps"]
         self.policy.load_state_dict(parts["policy"])
         self.learner.load_state_dict(state["learner"])
         self.learner.load_replay_state(parts.get(REPLAY_PART), self.env_steps)
-        if REPLAY_PART in parts:
-            self._saved_at = self.env_steps
         self.streams.load_state_dict(state["streams"])
         self.compilation.in_force = state["compiled"]
         self.episodes.load_state_dict(state["episodes"])
         self.best_return = state["best_return"]
         for name, due in self._due.items():
             due.owed = state["owed"][name]
-        self._checkpoints = state["checkpoints"]
+        self.checkpoints.count = state["checkpoints"]
         for env_index in self.collector.load_state_dict(state["collector"]):
             self.learner.discard(env_index)
         self._started = True

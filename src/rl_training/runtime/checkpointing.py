@@ -1,0 +1,85 @@
+"""When a run is saved, what goes into a checkpoint, and how a run is put back to one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_training.errors import CheckpointError
+from rl_training.experiment.checkpoint import read_checkpoint, read_manifest, write_checkpoint
+from rl_training.experiment.compat import part_of, with_defaults
+from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS
+from rl_training.runtime.inference import acting_parts
+from rl_training.types import State
+
+if TYPE_CHECKING:
+    from rl_training.runtime.trainer import Trainer
+
+
+class Checkpointer:
+    """Saves a trainer and restores it. The replay, which may be large, need not go into every checkpoint."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self.count = 0  # checkpoints that were due so far
+        self._saved_at = -1
+
+    def save_due(self) -> None:
+        """Saves because the interval is over."""
+        self.count += 1
+        self._save(replay_due=(self.count - 1) % max(1, self._trainer.config.checkpoint.replay_every) == 0)
+
+    def save_last(self) -> None:
+        """Saves because training stops here, with the replay."""
+        self._save(replay_due=True)
+
+    def _save(self, *, replay_due: bool) -> None:
+        trainer = self._trainer
+        if trainer.run is None or self._saved_at == trainer.env_steps:
+            return
+        trainer.run.wait()  # the states of the previous checkpoint are freed before there are new ones
+        wanted = trainer.config.checkpoint.replay_every > 0
+        replay = not trainer.learner.separate_replay or (wanted and replay_due)
+        trainer.run.save(trainer.env_steps, self._parts(replay=replay), trainer.log.info(trainer.env_steps))
+        if replay or not wanted:
+            self._saved_at = trainer.env_steps
+
+    def save_best(self) -> None:
+        """Saves the policy as the best one so far."""
+        trainer = self._trainer
+        if trainer.run is not None:
+            parts = acting_parts(trainer.policy, trainer.config)
+            trainer.run.save(trainer.env_steps, parts, trainer.log.info(trainer.env_steps), best=True)
+
+    def outdated(self) -> None:
+        """A checkpoint of this step does not hold everything any more."""
+        self._saved_at = -1
+
+    def save_to(self, path: Path) -> None:
+        """Writes a checkpoint with everything that continuing needs, anywhere."""
+        write_checkpoint(path, self._parts(replay=True), self._trainer.log.info(self._trainer.env_steps))
+
+    def _parts(self, *, replay: bool) -> dict[str, State]:
+        trainer = self._trainer
+        parts = {**acting_parts(trainer.policy, trainer.config), "training": trainer.training_state()}
+        if replay:
+            parts[REPLAY_PART] = trainer.learner.replay_state() or {}
+        return parts
+
+    def restore(self, checkpoint: Path) -> None:
+        """Puts the run back to the moment of a checkpoint."""
+        trainer, manifest = self._trainer, read_manifest(checkpoint)
+        with_replay = REPLAY_PART in manifest["parts"]
+        parts = read_checkpoint(checkpoint, (*TRAINING_PARTS, REPLAY_PART) if with_replay else TRAINING_PARTS)
+        try:
+            # A key that this version has and the checkpoint lacks starts from its initial value.
+            initial = {"training": trainer.training_state(), REPLAY_PART: trainer.learner.replay_state() or {}}
+            for part in initial.keys() & parts.keys():
+                place = part_of(f"the checkpoint {checkpoint}", part)
+                parts[part] = with_defaults(parts[part], initial[part], place, manifest.get("written_by"))
+            trainer.load(parts)
+            trainer.log.restore(manifest["info"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"the checkpoint {checkpoint} does not fit its config: {error}") from error
+        if with_replay:
+            self._saved_at = trainer.env_steps
