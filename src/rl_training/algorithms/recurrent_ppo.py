@@ -18,6 +18,7 @@ from rl_training.algorithms.ppo import ClippedActorCritic, ClippedConfig
 from rl_training.data import Rollout, Sequences
 from rl_training.models import RecurrentActorCritic
 from rl_training.models.observation import encode_observation
+from rl_training.models.recurrent.make_core import Cell
 from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec
 
 __all__ = ["RecurrentPPO", "RecurrentPPOConfig"]
@@ -27,6 +28,7 @@ class RecurrentPPOConfig(ClippedConfig):
     """Settings of recurrent PPO."""
 
     hidden_sizes: tuple[Positive, ...] = Field((64,), description="widths of the hidden layers after the LSTM")
+    recurrent_cell: Cell = Field("lstm", description="lstm or gru; the lstm_* settings are those of either")
     lstm_size: Positive = Field(64, description="width of the LSTM")
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
     shared_lstm: bool = Field(False, description="actor and critic share one LSTM")
@@ -144,6 +146,7 @@ class RecurrentPPO(ClippedActorCritic[RecurrentPPOConfig]):
             lstm_size=config.lstm_size,
             lstm_layers=config.lstm_layers,
             shared_lstm=config.shared_lstm,
+            cell=config.recurrent_cell,
             **network_options(config),
         )
         return RecurrentPolicy(network, spec)

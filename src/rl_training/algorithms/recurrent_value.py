@@ -21,6 +21,7 @@ from rl_training.data.replay import Replay
 from rl_training.errors import ConfigError
 from rl_training.models import LSTMQNetwork
 from rl_training.models.observation import encode_observation
+from rl_training.models.recurrent.make_core import Cell
 from rl_training.schedules import Schedule
 from rl_training.types import Array, Carry, PolicyOutput, SequenceBatch, SpaceSpec
 
@@ -32,6 +33,7 @@ class RecurrentValueConfig(QLearningConfig):
     batch_size: Positive = Field(32, description="sequences in one update")
     sequence_length: Positive = Field(20, description="steps in a sequence: the length of backpropagation through time")
     encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM")
+    recurrent_cell: Cell = Field("lstm", description="lstm or gru; the lstm_* settings are those of either")
     lstm_size: Positive = Field(64, description="width of the LSTM")
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
     forget_bias: Number = Field(1.0, description="initial bias of the LSTM's forget gate; the larger, the longer its memory")
@@ -288,5 +290,6 @@ def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
         "lstm_size": config.lstm_size,
         "lstm_layers": config.lstm_layers,
         "forget_bias": config.forget_bias,
+        "cell": config.recurrent_cell,
         "hidden_sizes": config.hidden_sizes,
     }

@@ -10,7 +10,7 @@ from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 from rl_training.models.noisy import NoisyLinear
 from rl_training.models.normalization import ObservationNormalizer, RunningMoments
 from rl_training.models.observation import EncoderConfig, make_encoder
-from rl_training.models.recurrent import LSTMCore, LSTMQNetwork, RecurrentActorCritic
+from rl_training.models.recurrent import GRUCore, LSTMCore, LSTMQNetwork, RecurrentActorCritic
 from rl_training.models.value_head import ValueHead
 from rl_training.models.value_network import (
     CategoricalQNetwork,
@@ -28,6 +28,7 @@ __all__ = [
     "CategoricalQNetwork",
     "Encoder",
     "EncoderConfig",
+    "GRUCore",
     "LSTMCore",
     "LSTMQNetwork",
     "MLPActorCritic",

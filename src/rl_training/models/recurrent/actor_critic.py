@@ -11,7 +11,7 @@ from rl_training.models.action_head import make_action_head
 from rl_training.models.actor_critic import POLICY_GAIN, VALUE_GAIN
 from rl_training.models.mlp import MLP
 from rl_training.models.observation import EncoderConfig, make_encoder
-from rl_training.models.recurrent.lstm_core import LSTMCore
+from rl_training.models.recurrent.make_core import Cell, make_core
 from rl_training.types import Array, Carry, SpaceSpec
 
 
@@ -27,6 +27,7 @@ class RecurrentActorCritic(nn.Module):
         lstm_size: int,
         lstm_layers: int = 1,
         shared_lstm: bool = False,
+        cell: Cell = "lstm",
         encoder: EncoderConfig = EncoderConfig(),  # noqa: B008 - frozen
         activation: str = "tanh",
         initial_log_std: float = 0.0,
@@ -35,7 +36,8 @@ class RecurrentActorCritic(nn.Module):
         self.encoder = make_encoder(spec.observation, encoder, generator)
         self.head = make_action_head(spec.action, initial_log_std)
         self.cores = [
-            LSTMCore(self.encoder.out_features, lstm_size, lstm_layers, generator) for _ in range(1 if shared_lstm else 2)
+            make_core(cell, self.encoder.out_features, lstm_size, lstm_layers, generator)
+            for _ in range(1 if shared_lstm else 2)
         ]
         self.core_modules = nn.ModuleList(self.cores)
         self.actor = MLP([lstm_size, *hidden, self.head.outputs], generator, activation=activation, output_gain=POLICY_GAIN)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from rl_training.models.cnn.nature import NATURE_LAYERS, Layer
 from rl_training.models.observation import EncoderConfig, make_encoder
-from rl_training.models.recurrent.lstm_core import LSTMCore
+from rl_training.models.recurrent.make_core import Cell, make_core
 from rl_training.models.value_head import ValueHead
 from rl_training.types import Array, Carry, ObservationSpec
 
-#: (h, c), each (batch, layer, hidden)
+#: (h, c) of an LSTM, (h,) of a GRU, each (batch, layer, hidden)
 LSTMState = tuple[Tensor, ...]
 
 
@@ -28,7 +28,7 @@ class LSTMQOutput(NamedTuple):
 
 
 class LSTMQNetwork(nn.Module):
-    """An encoder (an MLP on vectors, a CNN on images), an LSTM, and a Q-value for each action.
+    """An encoder (an MLP on vectors, a CNN on images), an LSTM (or a GRU: ``cell``), and a Q-value for each action.
 
     With ``takes_previous`` the LSTM also sees ``previous``: the previous action, one-hot, and its reward; all zero at the
     start of an episode.
@@ -44,6 +44,7 @@ class LSTMQNetwork(nn.Module):
         lstm_size: int = 64,
         lstm_layers: int = 1,
         forget_bias: float = 0.0,
+        cell: Cell = "lstm",
         hidden_sizes: Sequence[int] = (64,),
         dueling: bool = False,
         takes_previous: bool = False,
@@ -57,7 +58,8 @@ class LSTMQNetwork(nn.Module):
             observation = plain(*observation)
         self.encoder = make_encoder(observation, EncoderConfig(hidden=encoder_sizes, cnn_layers=cnn_layers), generator)
         extra = action_dim + 1 if takes_previous else 0
-        self.core = LSTMCore(self.encoder.out_features + extra, lstm_size, lstm_layers, generator, forget_bias=forget_bias)
+        inputs = self.encoder.out_features + extra
+        self.core = make_core(cell, inputs, lstm_size, lstm_layers, generator, forget_bias=forget_bias)
         self.head = ValueHead(lstm_size, hidden_sizes, action_dim, generator, dueling=dueling)
         self.action_dim, self.takes_previous = action_dim, takes_previous
 
