@@ -1,0 +1,75 @@
+"""The collector: acting with weights of its own changes nothing, and a step that failed is repeated, not forgotten."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_config
+
+from rl_training.errors import EnvironmentFault
+from rl_training.runtime.collector import acting_copy
+from rl_training.runtime.trainer import Trainer
+
+
+def test_acting_with_a_copy_of_the_weights_is_the_same_run(algo: str) -> None:
+    """As it is when the learner's weights are on another device."""
+    shared, copied = (Trainer(tiny_config(algo, num_envs=2)) for _ in range(2))
+    copied.collector.policy = acting_copy(copied.policy)
+    for trainer in (shared, copied):
+        trainer.train(150)
+        trainer.close()
+    assert shared.learner.updates == copied.learner.updates > 0
+    for name, value in shared.policy.state_dict().items():
+        assert torch.equal(value, copied.policy.state_dict()[name]), name
+
+
+def test_without_a_refresh_the_copy_keeps_its_old_weights() -> None:
+    trainer = Trainer(tiny_config("dqn"))
+    trainer.collector.policy = copy = acting_copy(trainer.policy)
+    trainer.collector.refresh = lambda: None  # type: ignore[method-assign]
+    before = copy.state_dict()
+    trainer.train(60)
+    trainer.close()
+    assert all(torch.equal(value, before[name]) for name, value in copy.state_dict().items())
+    assert any(not torch.equal(value, before[name]) for name, value in trainer.policy.state_dict().items())
+
+
+def test_what_is_collected_is_what_the_environments_gave() -> None:
+    trainer = Trainer(tiny_config("recurrent_ppo", num_envs=3))
+    collector = trainer.collector
+    collector.start()
+    for t in range(60):
+        obs = collector.pool.obs
+        collected = collector.collect(3 * t)
+        np.testing.assert_array_equal(collected.step.obs, obs)
+        ended = collected.step.ended
+        going = ~ended
+        np.testing.assert_array_equal(collector.pool.obs[going], collected.step.next_obs[going])
+        for after, following in zip(collected.carry, collected.next_carry, strict=True):
+            np.testing.assert_array_equal(after[going], following[going])
+            assert not following[ended].any()
+        assert {episode.env_index for episode in collected.finished} == set(np.flatnonzero(ended))
+    trainer.close()
+
+
+def test_a_step_that_failed_is_repeated_with_the_same_action() -> None:
+    trainer = Trainer(tiny_config("dqn"))
+    collector = trainer.collector
+    collector.start()
+    step, actions = collector.pool.step, []
+
+    def failing(taken: np.ndarray, active: object = None) -> object:
+        actions.append(taken.copy())
+        if len(actions) == 1:
+            raise EnvironmentFault("it failed", env_id="x", env_index=0, episode_seed=0, actions=[], during="step")
+        return step(taken)
+
+    collector.pool.step = failing  # type: ignore[assignment,method-assign]
+    with pytest.raises(EnvironmentFault):
+        collector.collect(0)
+    assert collector.state_dict()["pending"] is not None
+    collector.collect(0)
+    assert np.array_equal(actions[0], actions[1])
+    assert collector.state_dict()["pending"] is None
+    trainer.close()
