@@ -1,8 +1,8 @@
-"""One update, eager or compiled: the same stages, in the same order, either way.
+"""One update, eager or compiled, with the same stages in the same order.
 
-A stage is a loss and the optimiser that descends it. Stages run one after another, each with the weights that the earlier
-ones have left; then the target networks follow. Random inputs of a loss are declared with its stage and drawn from the run's
-``noise`` stream, so what is drawn depends on the stages alone.
+A stage is a loss and the optimiser that minimises it. Stages run one after another, each with the weights that the earlier
+ones have left; then the target networks are updated. Random inputs of a loss are declared with its stage and drawn from the
+run's ``noise`` stream, so the draws depend only on the stages.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
 from rl_training.schedules import Schedule
 from rl_training.types import State
 
-InputT = TypeVar("InputT")  # a NamedTuple; its tensors are what a compiled update is given
-#: what a loss is given besides its batch: scheduled values, its random inputs, and what earlier stages measured and kept
+InputT = TypeVar("InputT")  # a NamedTuple; its tensors are the inputs of a compiled update
+#: inputs of a loss other than its batch: scheduled values, random inputs, and metrics and kept values of earlier stages
 Known = Mapping[str, Any]
 NOTHING: Known = MappingProxyType({})
 
 
 class StageLoss(NamedTuple):
-    """What a stage computes before its optimiser steps."""
+    """The results of a stage before its optimiser steps."""
 
     loss: Tensor  # one number per sample
-    metrics: Mapping[str, Tensor] = NOTHING  # to report: one number per sample each
+    metrics: Mapping[str, Tensor] = NOTHING  # reported; one number per sample each
     kept: Mapping[str, Tensor] = NOTHING  # for later stages and for the caller, not reported
     share: Tensor | None = None  # weight of each sample in the reduction; None: the mean
 
 
 class Outcome(NamedTuple):
-    """What one update measured."""
+    """The results of one update."""
 
     metrics: dict[str, Tensor]
     kept: dict[str, Tensor]
@@ -61,9 +61,9 @@ class Draw(Generic[InputT]):
 
 @dataclass(frozen=True)
 class Stage(Generic[InputT]):
-    """A loss and the optimiser that descends it, in every ``every``-th update."""
+    """A loss and the optimiser that minimises it, in every ``every``-th update."""
 
-    name: str  # of the loss, in the metrics
+    name: str  # the name of the loss in the metrics
     optimizer: FlatAdam
     loss: Callable[[InputT, Known], StageLoss]
     draws: Mapping[str, Draw[InputT]] = field(default_factory=dict)
@@ -73,10 +73,10 @@ class Stage(Generic[InputT]):
 
 
 class TargetNetwork:
-    """A copy of a network whose weights follow the original's: by the share ``tau`` in every ``every``-th update."""
+    """A copy of a network whose weights move towards the original's by the share ``tau`` in every ``every``-th update."""
 
     def __init__(self, module: nn.Module, optimizer: FlatAdam, *, tau: float, every: int = 1) -> None:
-        """``module`` may lack the first parts of what ``optimizer`` trains, such as an encoder."""
+        """``module`` may lack the first parts of the module that ``optimizer`` trains, such as an encoder."""
         self.module = module.requires_grad_(False)
         self.vector = flatten_parameters(self.module)
         self.source = optimizer.parameters
@@ -93,7 +93,7 @@ class TargetNetwork:
 
 
 class Update(Generic[InputT]):
-    """Runs the stages that are due, then the target networks. ``compile`` turns the same stages into one graph."""
+    """Runs the stages that are due, then updates the target networks. ``compile`` turns the same stages into one graph."""
 
     def __init__(
         self,
@@ -104,19 +104,19 @@ class Update(Generic[InputT]):
         targets: Mapping[str, TargetNetwork] | None = None,
         networks: Sequence[tuple[nn.Module, Tensor]] = (),
     ) -> None:
-        """``schedules`` has ``learning_rate`` and whatever else the losses take by name; ``networks`` are modules that they
-        use besides those that are optimised or follow, each with the vector that holds its parameters."""
+        """``schedules`` holds ``learning_rate`` and any other scheduled values that the losses use; ``networks`` are modules
+        that they use other than trained and target networks, each with the vector that holds its parameters."""
         self.updates = 0
         self._stages, self._schedules, self._targets = list(stages), dict(schedules), dict(targets or {})
         self._networks = list(networks)
         self._rng = rng
         self._device = self._stages[0].optimizer.parameters.device
-        self._held: dict[str, Mapping[str, Tensor]] = {}  # what stages that are not always due measured last
+        self._held: dict[str, Mapping[str, Tensor]] = {}  # last metrics of the stages that are not due in every update
         self._compiled: dict[tuple[str, ...], _CompiledStages[InputT]] = {}
 
     @property
     def stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self._stages)
 
     def scheduled(self, env_steps: int) -> dict[str, float]:
@@ -142,12 +142,12 @@ class Update(Generic[InputT]):
         return self._finish(stages, done)
 
     def draw(self, inputs: InputT, stages: Sequence[Stage[InputT]] | None = None) -> dict[str, Tensor]:
-        """The random inputs of these stages, or of all, from the run's stream."""
+        """Draws the random inputs of these stages, or of all stages, from the run's stream."""
         chosen = self._stages if stages is None else stages
         return {name: draw(inputs, self._rng, self._device) for stage in chosen for name, draw in stage.draws.items()}
 
     def _finish(self, stages: Sequence[Stage[InputT]], done: Mapping[str, StageLoss]) -> Outcome:
-        """Counts the update and puts together what it measured."""
+        """Counts the update and collects its metrics."""
         self.updates += 1
         metrics: dict[str, Tensor] = {}
         kept: dict[str, Tensor] = {}
@@ -165,7 +165,7 @@ class Update(Generic[InputT]):
         return Outcome(metrics, kept)
 
     def compile(self, *examples: InputT) -> None:
-        """Makes every combination of stages that can be due a compiled graph, for inputs like each of the examples."""
+        """Compiles every combination of stages that can be due together, for inputs shaped like each of the examples."""
         cycle = math.lcm(*(stage.every for stage in self._stages))
         for number in range(1, cycle + 1):
             stages = [stage for stage in self._stages if number % stage.every == 0]
@@ -173,7 +173,7 @@ class Update(Generic[InputT]):
             if key not in self._compiled:
                 compiled = _CompiledStages(stages, self._all_networks(), self._targets, self._schedules, examples[0])
                 for example in examples:
-                    # Blank inputs: nothing is drawn. One tensor given twice would be traced as one input.
+                    # Zeros, so that nothing is drawn; separate tensors, because one used twice would be traced as one input.
                     draws = {
                         name: torch.zeros(draw.shape(example), device=self._device)
                         for stage in stages
@@ -188,12 +188,12 @@ class Update(Generic[InputT]):
         return [*trained, *self._networks, *following]
 
     def reset_targets(self) -> None:
-        """Target networks take over the weights that they follow."""
+        """Copies the online weights to the target networks."""
         for target in self._targets.values():
             target.reset()
 
     def state_dict(self) -> State:
-        """Everything but the weights that are optimised."""
+        """Everything except the trained weights."""
         return {
             "updates": self.updates,
             "optimizers": {stage.name: stage.optimizer.state_dict() for stage in self._stages},
@@ -217,7 +217,7 @@ def _run_stages(
     known: Mapping[str, Any],
     descend: Callable[[Stage[InputT], Known], StageLoss | None],
 ) -> dict[str, StageLoss] | None:
-    """The stages in turn, each told what the earlier ones measured; None if one stopped the update."""
+    """Runs the stages in order, each with the results of the earlier ones; None if one stopped the update."""
     known, done = dict(known), {}
     for stage in stages:
         output = descend(stage, known)
@@ -240,14 +240,14 @@ def _descend(inputs: InputT, stage: Stage[InputT], known: Known) -> StageLoss | 
 class _CompiledStages(Generic[InputT]):
     """Some stages and all target networks as one graph.
 
-    The losses are the eager path's: they run once for each shape of inputs, while the parameters and buffers of the networks
-    are the graph's. Scheduled values and the shares of target updates are tensors, so changing them compiles nothing.
+    The losses are those of the eager path: they are traced once for each shape of inputs, with the graph's tensors in place
+    of the networks' parameters and buffers. Schedules and target shares are tensors, so a new value needs no compilation.
     """
 
     def __init__(
         self,
         stages: Sequence[Stage[InputT]],
-        networks: Sequence[tuple[nn.Module, Tensor]],  # each with its flat parameters, which two may share
+        networks: Sequence[tuple[nn.Module, Tensor]],  # each with its flat parameters, which two networks may share
         targets: Mapping[str, TargetNetwork],
         schedules: Mapping[str, Schedule],
         example: InputT,
@@ -281,7 +281,7 @@ class _CompiledStages(Generic[InputT]):
         return [*(getattr(inputs, name) for name in self._fields), *(draws[name] for name in self._draws)]
 
     def prepare(self, inputs: InputT, draws: Mapping[str, Tensor]) -> None:
-        """Compiles for inputs like these."""
+        """Compiles for inputs shaped like these."""
         self._graph.prepare(self._tensors(inputs, draws))
 
     def __call__(
