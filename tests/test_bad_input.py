@@ -84,7 +84,7 @@ def assert_one_error(text: str, *words: str) -> None:
     ("arguments", "words"),
     [
         (("train",), ("--config", "--algo", "--env")),
-        (("train", "--algo", "dqn"), ("which environment", "--env")),
+        (("train", "--algo", "dqn"), ("names no environment", "--env")),
         ((*TRAIN, "--algo", "dqnn"), ("unknown algorithm 'dqnn'", "did you mean 'dqn'?")),
         ((*TRAIN, "--algo", "zzz"), ("unknown algorithm 'zzz'", "choose one of: ", "dqn")),
         ((*TRAIN, "--env", "CartPol-v1"), ("unknown environment 'CartPol-v1'", "did you mean 'CartPole-v1'?")),
@@ -125,7 +125,10 @@ def test_unknown_names(arguments: tuple[str, ...], words: tuple[str, ...], capsy
         ("algo_kwargs.hidden_sizes=[8, 0]", ("algo_kwargs.hidden_sizes.1", "greater than or equal to 1")),
         ("algo_kwargs.buffer_size=5", ("buffer_size (5)", "batch_size (8)", "raise buffer_size or lower batch_size")),
         ("algo_kwargs.buffer_size=10000000000000", ("10000000000000 transitions", "GB", "lower algo_kwargs.buffer_size")),
-        ("algo_kwargs.learning_starts=240", ("learning_starts (240)", "total_timesteps (240)", "lower the one or raise")),
+        (
+            "algo_kwargs.learning_starts=240",
+            ("learning_starts (240)", "total_timesteps (240)", "lower learning_starts or raise"),
+        ),
         ("total_timesteps=10", ("learning_starts (20)", "total_timesteps (10)")),
         ("total_timesteps=0", ("total_timesteps", "greater than or equal to 1")),
         ("seed=-1", ("seed", "greater than or equal to 0")),
@@ -168,7 +171,7 @@ def test_the_algorithms_that_can_use_a_space_are_named(
     able = [entry.name for entry in algorithms().values() if observation in entry.observations and action in entry.actions]
     if algo in able:
         pytest.skip(f"{algo} can use it")
-    instead = f"use one of: {', '.join(able)}" if able else "no algorithm here can use it"
+    instead = f"use one of: {', '.join(able)}" if able else "no available algorithm supports it"
     assert_refused(capsys, ("train", "--algo", algo, *environment), f"{algo} takes", f"has {observation}", action, instead)
 
 
@@ -181,11 +184,11 @@ def test_the_algorithms_that_can_use_a_space_are_named(
         (None, ("cannot read the config file bad.yaml", "No such file")),
         (b"\xff\xfe\x00", ("cannot read the config file bad.yaml", "not UTF-8")),
         (b"algo: [dqn\n", ("bad.yaml is not valid YAML", "line 2")),
-        (b"algo: dqn\nseed: 1\nseed: 2\n", ("bad.yaml", "the key 'seed' stands twice", "line 3")),
-        (b"algo: dqn\nalgo_kwargs:\n  gamma: 1\n  gamma: 0.9\n", ("the key 'gamma' stands twice", "line 4")),
+        (b"algo: dqn\nseed: 1\nseed: 2\n", ("bad.yaml", "the key 'seed' occurs twice", "line 3")),
+        (b"algo: dqn\nalgo_kwargs:\n  gamma: 1\n  gamma: 0.9\n", ("the key 'gamma' occurs twice", "line 4")),
         (b"- dqn\n", ("the config bad.yaml must be a mapping",)),
         (b"", ("the config bad.yaml must be a mapping",)),
-        (b"env_id: CartPole-v1\n", ("which algorithm", "--algo")),
+        (b"env_id: CartPole-v1\n", ("names no algorithm", "--algo")),
         (b"algo: dqn\nenv_id: CartPole-v1\nsede: 1\n", ("unknown key 'sede'", "did you mean 'seed'?")),
     ],
 )

@@ -228,8 +228,8 @@ def test_every_migration_leads_to_the_current_version() -> None:
 def test_a_newer_part_is_refused_with_the_version_that_wrote_it(checkpoint: Path) -> None:
     edit(checkpoint, of_version("training", 2))
     expected = (
-        f"the part 'training' of the checkpoint {checkpoint} has version 2, and rl_training {__version__} reads up to 1; "
-        "it was written by rl_training 0.4.0; install that version or newer"
+        f"the part 'training' of the checkpoint {checkpoint} has version 2, but rl_training {__version__} reads at most "
+        "version 1; it was written by rl_training 0.4.0; install that version or newer"
     )
     for read in (lambda: read_checkpoint(checkpoint, ["training"]), lambda: verify_checkpoint(checkpoint)):
         with pytest.raises(IncompatibleError) as caught:
@@ -243,15 +243,15 @@ def test_a_newer_container_is_refused_with_the_version_that_wrote_it(checkpoint:
     with pytest.raises(IncompatibleError) as caught:
         read_manifest(checkpoint)
     assert str(caught.value) == (
-        f"the checkpoint {checkpoint} has format version 2, and rl_training {__version__} reads up to 1; it was written by "
-        "rl_training 0.5.1; install that version or newer"
+        f"the checkpoint {checkpoint} has format version 2, but rl_training {__version__} reads at most version 1; "
+        "it was written by rl_training 0.5.1; install that version or newer"
     )
 
 
 @pytest.mark.parametrize("writer", [None, 7, "", "; rm -rf"])
 def test_a_newer_part_of_an_unknown_writer_asks_for_the_newest(checkpoint: Path, writer: Any) -> None:
     edit(checkpoint, of_version("training", 2, writer))
-    with pytest.raises(IncompatibleError, match=r"reads up to 1; install the newest version of rl_training$"):
+    with pytest.raises(IncompatibleError, match=r"reads at most version 1; install the newest version of rl_training$"):
         verify_checkpoint(checkpoint)
 
 
@@ -266,7 +266,7 @@ def test_a_part_that_is_too_old_is_refused_with_the_last_version_that_could(
         read_checkpoint(checkpoint, ["replay"])
     assert str(caught.value) == (
         f"the part 'replay' of the checkpoint {checkpoint} has version 1, which rl_training {__version__} no longer reads; "
-        "rl_training 0.7.3 is the last version that does: install that version to use it"
+        "rl_training 0.7.3 is the last version that does; install that version to use it"
     )
     with pytest.raises(IncompatibleError, match=r"0\.7\.3"):
         verify_checkpoint(checkpoint)
@@ -279,7 +279,7 @@ def test_a_container_that_is_too_old_is_refused_and_a_migration_reads_it(
 ) -> None:
     monkeypatch.setattr(compat, "SCHEMA_VERSION", 2)
     edit(checkpoint, lambda body: body.update(written_by="0.2.0"))
-    with pytest.raises(IncompatibleError, match=r"format version 1, which .* it was written by rl_training 0\.2\.0: install"):
+    with pytest.raises(IncompatibleError, match=r"format version 1, which .* it was written by rl_training 0\.2\.0; install"):
         read_manifest(checkpoint)
 
     def migration(manifest: State, context: PartContext) -> State:
@@ -295,13 +295,13 @@ def test_a_container_that_is_too_old_is_refused_and_a_migration_reads_it(
 @pytest.mark.parametrize("version", ["1", None, True, 1.0, [1]])
 def test_a_version_that_is_no_number_is_refused(checkpoint: Path, version: Any) -> None:
     edit(checkpoint, of_version("training", version))
-    with pytest.raises(CheckpointError, match="does not say"):
+    with pytest.raises(CheckpointError, match="is damaged: it has no valid version"):
         verify_checkpoint(checkpoint)
     edit(checkpoint, lambda body: body.update(part_versions=version))
-    with pytest.raises(CheckpointError, match="does not say"):
+    with pytest.raises(CheckpointError, match="is damaged: it has no valid version"):
         verify_checkpoint(checkpoint)
     edit(checkpoint, lambda body: body.update(schema_version=version))
-    with pytest.raises(CheckpointError, match="does not say"):
+    with pytest.raises(CheckpointError, match="is damaged: it has no valid version"):
         read_manifest(checkpoint)
 
 
@@ -394,7 +394,7 @@ def test_an_unknown_key_is_refused_for_what_it_says_would_be_lost() -> None:
         f"the part 'training' of X holds 'learner.momentum', which rl_training {__version__} does not know; it was written "
         "by rl_training 99.0.0; install that version or newer"
     )
-    with pytest.raises(IncompatibleError, match=r"it was written by rl_training 0\.0\.1: install that version to use it$"):
+    with pytest.raises(IncompatibleError, match=r"it was written by rl_training 0\.0\.1; install that version to use it$"):
         with_defaults(saved, initial, "X", "0.0.1")
     with pytest.raises(IncompatibleError, match=r"use the version of rl_training that wrote it$"):
         with_defaults(saved, initial)
@@ -493,7 +493,7 @@ def test_two_names_of_one_setting_at_once_are_an_error(given: dict[str, Any]) ->
 
 
 def test_an_old_name_cannot_be_that_of_a_setting() -> None:
-    with pytest.raises(TypeError, match="Confused: 'b' is the old name of 'a' and a setting"):
+    with pytest.raises(TypeError, match="Confused: 'b' is both an old name of 'a' and a setting"):
 
         class Confused(StrictModel):
             a: int = Field(1, json_schema_extra=renamed_from("b"))

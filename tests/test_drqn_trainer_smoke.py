@@ -27,5 +27,5 @@ def test_images_are_refused() -> None:
 
 
 def test_a_buffer_in_which_no_batch_comes_together_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"at least sequence_length \* \(batch_size \+ num_envs\), 180"):
+    with pytest.raises(ConfigError, match=r"at least sequence_length \* \(batch_size \+ num_envs\) = 180"):
         Trainer(tiny_config("drqn", algo_kwargs={"sequence_length": 20}))

@@ -115,7 +115,7 @@ def test_an_environment_that_keeps_leftovers_is_exact_when_fresh() -> None:
         ("nan", "not finite"),
         ("infinite-reward", "the reward is inf"),
         ("no-reward", "not a number"),
-        ("shape", r"shape \(2,\), the space says \(3,\)"),
+        ("shape", r"shape \(2,\), but the space has \(3,\)"),
         ("reset", "cannot reset"),
     ],
 )
@@ -234,5 +234,5 @@ class LateMaskEnv(test_envs.MaskedEnv):
 def test_a_mask_that_comes_late_is_a_fault() -> None:
     pool = SeededEnvPool(LateMaskEnv, num_envs=2, seed=0, env_id="Late-v0")
     pool.reset()
-    with pytest.raises(EnvironmentFault, match=r"Late-v0.*action_mask after a step but gave none after its first reset"):
+    with pytest.raises(EnvironmentFault, match=r"Late-v0.*action_mask after a step but had none after the first reset"):
         pool.step((pool.obs[:, 0].astype(np.int64) + 1) % 4)

@@ -382,7 +382,7 @@ def test_refuses_what_is_no_stack() -> None:
     wrong[1, 0] += 1
     with pytest.raises(ConfigError, match=r"environment 1 .* frame_stack"):
         world.buffer.add(Step(obs, flags, np.zeros(2, np.float32), wrong, flags, flags, masks))
-    with pytest.raises(ValueError, match="environment 0 does not go on"):
+    with pytest.raises(ValueError, match="environment 0 does not continue"):
         world.buffer.add(Step(obs + 1, flags, np.zeros(2, np.float32), moved + 1, flags, flags, masks))
     assert contents(world.buffer) == held
     with pytest.raises(ConfigError, match="frame_stack"):

@@ -291,7 +291,7 @@ def test_discrete_observations() -> None:
 
 
 def test_what_is_no_environment_is_refused() -> None:
-    with pytest.raises(ConfigError, match="an environment is a Gymnasium id"):
+    with pytest.raises(ConfigError, match="env must be a Gymnasium id"):
         DQN(3)  # type: ignore[arg-type]
 
 
@@ -321,7 +321,7 @@ def test_an_environment_given_from_python_must_be_given_again(tmp_path: Path) ->
 
     with DQN(negated(), output_dir=str(run), **TINY) as agent:
         agent.learn(150)
-    with pytest.raises(ConfigError, match="give it again as env="):
+    with pytest.raises(ConfigError, match="pass it again as env="):
         DQN.resume(run)
     with DQN.resume(run, env=negated) as agent:
         assert agent.learn(200).evaluate(2).mean_return < 0

@@ -175,7 +175,7 @@ def test_what_is_discarded_is_forgotten_and_a_new_episode_begins() -> None:
 def test_a_step_that_does_not_follow_the_last_is_refused() -> None:
     world = World(200, end_chance=0.0).run(3)
     world.obs = world.obs + 1
-    with pytest.raises(ValueError, match="does not go on"):
+    with pytest.raises(ValueError, match="does not continue"):
         world.step()
 
 

@@ -140,7 +140,7 @@ def test_refuses_a_state_of_another_shape() -> None:
     buffer = make_buffer(10)
     with pytest.raises(CheckpointError, match="capacity 11"):
         buffer.load_state_dict(make_buffer(11).state_dict())
-    with pytest.raises(CheckpointError, match="bytes a transition"):
+    with pytest.raises(CheckpointError, match="bytes per transition"):
         buffer.load_state_dict(ReplayBuffer(10, (9,), rng=np.random.default_rng(0)).state_dict())
 
 

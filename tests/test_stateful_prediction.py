@@ -138,7 +138,7 @@ def test_a_policy_that_remembers_rewards_must_be_told_them(trained: tuple[Path, 
     _, state = agent.predict(lines[0].obs)
     if agent.policy.takes_reward:
         for reward in (None, "much", float("nan"), [1.0, 2.0]):
-            with pytest.raises(ObservationError, match="remembers rewards"):
+            with pytest.raises(ObservationError, match="takes rewards as inputs"):
                 agent.predict(lines[1].obs, state, reward=reward)
     else:
         agent.predict(lines[1].obs, state)
@@ -156,7 +156,7 @@ def test_only_rows_that_go_on_need_a_reward(trained: tuple[Path, list[Line]]) ->
     _, expected = agent.predict(obs, state, episode_start=starts, reward=[0.0, 0.5])
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    with pytest.raises(ObservationError, match="remembers rewards"):
+    with pytest.raises(ObservationError, match="takes rewards as inputs"):
         agent.predict(obs, state, episode_start=starts, reward=[0.5, None])
 
 

@@ -1,4 +1,4 @@
-"""The small data types that travel between the parts. Nothing here imports torch."""
+"""The data types that the parts of the library exchange. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Array = NDArray[Any]
-#: What a policy remembers between steps; a feed-forward policy's is ``()``.
+#: The state that a policy carries between steps; ``()`` for a feed-forward policy.
 Carry = tuple[Any, ...]
 #: Nested dicts and lists of arrays, tensors and plain JSON values: what every ``state_dict`` returns.
 State = dict[str, Any]
 
 
 def reset_rows(carry: Carry, rows: NDArray[np.bool_]) -> Carry:
-    """The carry with these rows (env,) at the start of an episode, which is zero everywhere."""
+    """The carry with these rows (env,) reset to the start of an episode, which is all zeros."""
     if not carry or not rows.any():
         return carry
     fresh = tuple(array.copy() for array in carry)
@@ -32,7 +32,7 @@ def reset_rows(carry: Carry, rows: NDArray[np.bool_]) -> Carry:
 
 
 class Step(NamedTuple):
-    """One step of N environments. ``next_obs`` is the true next observation, the final one of an ended episode."""
+    """One step of N environments. ``next_obs`` is the true next observation; if the episode ended, its final one."""
 
     obs: Array  # (env, ...)
     action: Array  # (env, ...) as the policy gave it, before scaling to the environment
@@ -40,7 +40,7 @@ class Step(NamedTuple):
     next_obs: Array  # (env, ...)
     terminated: NDArray[np.bool_]  # (env,)
     truncated: NDArray[np.bool_]  # (env,)
-    next_action_mask: NDArray[np.bool_] | None = None  # (env, action): what is allowed at next_obs
+    next_action_mask: NDArray[np.bool_] | None = None  # (env, action): the actions allowed at next_obs
 
     @property
     def ended(self) -> NDArray[np.bool_]:
@@ -48,7 +48,7 @@ class Step(NamedTuple):
 
 
 class PolicyOutput(NamedTuple):
-    """What ``Policy.act`` returns: actions, the carry after them, and whatever a recorder wants to store."""
+    """What ``Policy.act`` returns: actions, the carry after them, and extra arrays for the recorder."""
 
     action: Array
     carry: Carry
@@ -76,38 +76,38 @@ class TransitionBatch(NamedTuple):
     discount: Tensor
     next_action_mask: Tensor | None = None
     weights: Tensor | None = None  # importance weights of prioritised replay
-    indices: NDArray[np.int64] | None = None  # where the priorities go
+    indices: NDArray[np.int64] | None = None  # of the items, for updating their priorities
 
 
 class SequenceBatch(NamedTuple):
-    """Sampled sequences as tensors, time first. They never cross an episode; padding follows a sequence's end.
+    """Sampled sequences as tensors, time first. They never cross an episode boundary; padding follows the end of a sequence.
 
-    A target is always ``reward + discount * value(obs[burn_in + bootstrap])``, the value in the state that is reached there.
+    A target is always ``reward + discount * value(obs[burn_in + bootstrap])``, with the recurrent state at that row.
     """
 
-    obs: Tensor  # (burn_in + time + n, batch, ...): before the sequence, of its steps, and what their targets need after it
+    obs: Tensor  # (burn_in + time + n, batch, ...): the burn-in, the sequence, and n more that its targets need
     action: Tensor  # (time, batch)
     reward: Tensor  # (time, batch) summed over up to n steps
     discount: Tensor  # (time, batch) gamma^k * (1 - terminated)
-    bootstrap: Tensor  # (time, batch) t + k, with k the number of rewards really summed
+    bootstrap: Tensor  # (time, batch) t + k, where k is the number of rewards summed
     mask: Tensor  # (time, batch) 1 for real steps, 0 for padding
     episode_start: Tensor  # (time, batch) whether an episode starts there
-    state: tuple[Tensor, ...]  # (batch, ...) each: what acting remembered before the first row
-    previous: Tensor | None = None  # (burn_in + time + n, batch, action + 1) the action before, one-hot, and its reward
-    action_mask: Tensor | None = None  # (time + n, batch, action) what is allowed
+    state: tuple[Tensor, ...]  # (batch, ...) each: the state of acting before the first row
+    previous: Tensor | None = None  # (burn_in + time + n, batch, action + 1) one-hot previous action, its reward
+    action_mask: Tensor | None = None  # (time + n, batch, action) the allowed actions
     burn_in: int = 0  # rows of ``obs`` that precede the sequences
-    has_burn_in: Tensor | None = None  # (batch,) False: the sequence starts its episode, and the rows before it mean nothing
+    has_burn_in: Tensor | None = None  # (batch,) False: the first sequence of an episode; its burn-in rows are padding
     weights: Tensor | None = None  # (batch,) importance weights of prioritised replay
-    indices: NDArray[np.int64] | None = None  # where the priorities go
+    indices: NDArray[np.int64] | None = None  # of the items, for updating their priorities
 
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """What one gradient update measured. Samples stay tensors; means are taken when somebody looks."""
+    """The results of one gradient update. Samples stay tensors; means are only computed when ``metrics`` is read."""
 
     samples: Mapping[str, Tensor]
-    priorities: Tensor | None = None  # (batch,) what prioritised replay should remember
-    share: Tensor | None = None  # how much each sample counts in a mean; none: all alike
+    priorities: Tensor | None = None  # (batch,) new priorities for prioritised replay
+    share: Tensor | None = None  # weight of each sample in a mean; None: equal weights
 
     @cached_property
     def metrics(self) -> dict[str, float]:
@@ -117,7 +117,7 @@ class UpdateResult:
         return {name: float((value * share).sum()) for name, value in self.samples.items()}
 
 
-#: Where an entry of a Dict or Tuple observation is found; () for a plain observation.
+#: The path of an entry in a Dict or Tuple observation; () for a plain observation.
 LeafPath = tuple[str | int, ...]
 
 
@@ -125,8 +125,8 @@ LeafPath = tuple[str | int, ...]
 class ObservationLeaf:
     """One array of an observation as a network sees it.
 
-    ``vector``: float32 numbers. ``one_hot``: whole numbers from ``starts``, ``sizes`` of them each, as one-hot blocks.
-    ``image``: channel-first uint8. ``raw_shape`` is the environment's own shape.
+    ``vector``: float32 numbers. ``one_hot``: whole numbers with first values ``starts`` and ``sizes`` possible values, as
+    one-hot blocks. ``image``: channel-first uint8. ``raw_shape`` is the shape in the environment.
     """
 
     kind: Literal["vector", "one_hot", "image"]
@@ -151,7 +151,7 @@ class ObservationLeaf:
             return np.ascontiguousarray(batch, dtype=self.dtype).reshape(len(batch), *self.shape)
         indices = batch.reshape(len(batch), -1).astype(np.int64) - np.asarray(self.starts)
         if (indices < 0).any():
-            raise IndexError(f"{batch.tolist()} lies below the first value")
+            raise IndexError(f"{batch.tolist()} is below the first value")
         blocks = [np.eye(size, dtype=np.float32)[indices[:, i]] for i, size in enumerate(self.sizes)]
         return np.concatenate(blocks, axis=1)
 
@@ -161,7 +161,7 @@ class ObservationSpec:
     """An observation as a tree of leaves, packed into one array so that every buffer can pass it on unchanged.
 
     Leaves without images are concatenated into one float32 vector (kind "vector"). A single image stays an image (kind
-    "image"). Images with other leaves become one row of bytes (kind "mixed"), which ``unpack`` takes apart again.
+    "image"). Images with other leaves become one row of bytes (kind "mixed"), which ``unpack`` separates again.
     """
 
     leaves: tuple[ObservationLeaf, ...]
@@ -179,7 +179,7 @@ class ObservationSpec:
 
     @classmethod
     def one_hot(cls, sizes: Sequence[int], starts: Sequence[int], raw_shape: tuple[int, ...]) -> ObservationSpec:
-        """A plain array of whole numbers, each with a range of its own."""
+        """A plain array of whole numbers, each with its own range."""
         return cls((ObservationLeaf("one_hot", (sum(sizes),), raw_shape, tuple(sizes), tuple(starts)),))
 
     @cached_property
@@ -231,9 +231,9 @@ class ActionSpec:
     """An action as a policy gives it: an index from 0, or a vector in [-1, 1]."""
 
     kind: str  # "discrete" | "continuous"
-    count: int = 0  # discrete: how many
+    count: int = 0  # discrete: the number of actions
     start: int = 0  # discrete: the environment's first action
-    masked: bool = False  # discrete: the environment says which actions are allowed
+    masked: bool = False  # discrete: the environment restricts the allowed actions
     low: tuple[float, ...] = ()  # continuous: bounds, flat
     high: tuple[float, ...] = ()
     raw_shape: tuple[int, ...] = ()
@@ -247,16 +247,16 @@ class ActionSpec:
         return np.int64 if self.kind == "discrete" else np.float32
 
     def to_env(self, action: Array) -> Array:
-        """A batch of policy actions in the environment's own terms."""
+        """Converts a batch of policy actions to environment actions."""
         if self.kind == "discrete":
             return action + self.start if self.start else action
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
         scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
-        scaled = np.minimum(scaled, high)  # of bounds that are not symmetric, the sum can round to above them
+        scaled = np.minimum(scaled, high)  # with asymmetric bounds, the sum can round to above them
         return scaled.astype(np.float32).reshape(len(action), *self.raw_shape)
 
     def from_env(self, action: Array) -> Array:
-        """The inverse of ``to_env``: actions that an environment took as a replay buffer stores them."""
+        """The inverse of ``to_env``: converts environment actions to policy actions."""
         if self.kind == "discrete":
             return action - self.start
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
@@ -265,7 +265,7 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class SpaceSpec:
-    """Both spaces: all that a network needs to know of an environment."""
+    """The observation and the action space: all that a network needs to know about an environment."""
 
     observation: ObservationSpec
     action: ActionSpec

@@ -1,6 +1,6 @@
-"""Algorithms: one batch in, one update out. Losses are pure functions beside the algorithm that uses them.
+"""Algorithms: each turns a batch into an update. Losses are pure functions in the module of the algorithm that uses them.
 
-Every module of this package is searched for algorithms; what each offers by name is its ``__all__``.
+Every module of this package is searched for algorithms; its public names are those in its ``__all__``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def module_names() -> list[str]:
 
 
 def _exports() -> dict[str, Any]:
-    """What the modules offer by name."""
+    """The public names of all modules, with the objects they refer to."""
     modules = (importlib.import_module(f"{__name__}.{name}") for name in module_names())
     return {name: getattr(module, name) for module in modules for name in getattr(module, "__all__", ())}
 
@@ -24,7 +24,7 @@ def _exports() -> dict[str, Any]:
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted(_exports())
-    # A module of this package that is not imported yet is none of its names.
+    # The name of a submodule is not an export, even if the submodule has not been imported yet.
     exports = {} if name.startswith("_") or name in module_names() else _exports()
     if name not in exports:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -1,7 +1,7 @@
-"""What the training loop asks of an algorithm: one batch in, one update out.
+"""The interface between the training loop and an algorithm, which turns each batch into an update.
 
 An algorithm is one file: a config class, a loss, and a subclass of ``Algorithm`` that declares its name, its summary and the
-spaces it can use. The registry, the managed classes, the command line and the test matrices are derived from that class.
+spaces it supports. The registry, the managed classes, the command line and the test matrices are derived from that class.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ InputT = TypeVar("InputT")
 
 
 def _config_argument(cls: type) -> type[AlgorithmConfig] | None:
-    """The config class among the type arguments of a class's bases, such as DQNConfig in ``ValueAlgorithm[DQNConfig]``."""
+    """The config class in the type arguments of a class's bases, such as DQNConfig in ``ValueAlgorithm[DQNConfig]``."""
     for base in getattr(cls, "__orig_bases__", ()) if "__orig_bases__" in vars(cls) else ():
         for argument in typing.get_args(base):
             if isinstance(argument, type) and issubclass(argument, AlgorithmConfig):
@@ -37,17 +37,17 @@ def _config_argument(cls: type) -> type[AlgorithmConfig] | None:
 
 
 class Algorithm(ABC, Generic[ConfigT, InputT]):
-    """Generic in its config and in what one update learns from.
+    """Generic in its config and in the input of one update.
 
-    ``class DQN(ValueAlgorithm[DQNConfig])`` gives an algorithm its config: ``config_class`` follows from the type argument.
-    The constructor is final, because the trainer calls it; subclasses set themselves up in ``build``.
+    In ``class DQN(ValueAlgorithm[DQNConfig])`` the type argument sets ``config_class``. The constructor is final because the
+    trainer calls it; subclasses do their setup in ``build``.
     """
 
-    name: ClassVar[str]  #: in configs, on the command line and in the log
-    public_name: ClassVar[str]  #: of the managed class in Python; the class's own name unless it is given
-    summary: ClassVar[str]  #: one line for ``rl-training list``
-    observations: ClassVar[tuple[str, ...]]  #: kinds of observation it can use: "vector", "image"
-    actions: ClassVar[tuple[str, ...]]  #: kinds of action it can use: "discrete", "continuous"
+    name: ClassVar[str]  #: the name used in configs, on the command line and in the log
+    public_name: ClassVar[str]  #: the name of the managed class in Python; defaults to the class name
+    summary: ClassVar[str]  #: a one-line description for ``rl-training list``
+    observations: ClassVar[tuple[str, ...]]  #: supported kinds of observation: "vector", "image"
+    actions: ClassVar[tuple[str, ...]]  #: supported kinds of action: "discrete", "continuous"
     config_class: ClassVar[type[AlgorithmConfig]]
 
     policy: Policy
@@ -69,16 +69,16 @@ class Algorithm(ABC, Generic[ConfigT, InputT]):
         self.learning_rate = LinearSchedule(config.learning_rate, final_rate, config.learning_rate_decay_steps)
         self.build()
         self.updater = self.make_update()
-        policy.parameters_moved()  # optimisers place the parameters in memory of their own
+        policy.parameters_moved()  # the optimisers have moved the parameters to new memory
 
     def build(self) -> None:
-        """Sets up what the algorithm keeps besides its policy; a subclass calls ``super().build()`` first."""
+        """Sets up everything except the policy; a subclass calls ``super().build()`` first."""
         return
 
     @classmethod
     @abstractmethod
     def make_policy(cls, config: ConfigT, spec: SpaceSpec, generator: torch.Generator) -> Policy:
-        """A freshly initialised policy: all that evaluation, prediction and export need."""
+        """A freshly initialised policy. Evaluation, prediction and export need nothing else."""
 
     @abstractmethod
     def make_update(self) -> Update[Any]:
@@ -90,35 +90,35 @@ class Algorithm(ABC, Generic[ConfigT, InputT]):
 
     @property
     def updates(self) -> int:
-        """Updates so far."""
+        """The number of updates so far."""
         return self.updater.updates
 
     def schedule_values(self, env_steps: int) -> dict[str, float]:
-        """Scheduled values at a step, for the log."""
+        """The scheduled values at a step, for the log."""
         return self.updater.scheduled(env_steps)
 
     def why_not_compiled(self) -> str | None:
-        """The reason why the update cannot be one compiled graph; None if it can."""
+        """Why the update cannot be compiled into one graph; None if it can."""
         return None
 
     @abstractmethod
     def compile(self, example: InputT) -> None:
-        """Makes the update a compiled graph for inputs shaped like ``example``. Nothing else changes."""
+        """Compiles the update into a graph for inputs shaped like ``example``. Nothing else changes."""
 
     @abstractmethod
     def rows_per_update(self, num_envs: int) -> int:
-        """Samples in one gradient step."""
+        """The number of samples in one gradient step."""
 
     def loss_terms(self) -> int:
-        """Terms of the loss besides one per sample, if it is a double sum such as QR-DQN's."""
+        """The number of terms in the loss if it is a double sum such as QR-DQN's, otherwise 0."""
         return 0
 
     def policy_loaded(self) -> None:
-        """Called when the policy starts from given weights: target networks start there too."""
+        """Called when weights have been loaded into the policy: copies them to the target networks."""
         self.updater.reset_targets()
 
     def state_dict(self) -> State:
-        """Everything but the policy's weights, which are saved separately."""
+        """Everything except the policy's weights, which are saved separately."""
         return self.updater.state_dict()
 
     def load_state_dict(self, state: State) -> None:
@@ -130,10 +130,10 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
 
     @abstractmethod
     def make_replay(self, num_envs: int) -> Replay[BatchT]:
-        """The replay that its batches come from."""
+        """The replay from which its batches are sampled."""
 
     def inputs(self, batch: BatchT) -> Any:
-        """What the stages of the update take, from a batch as it was sampled."""
+        """Converts a sampled batch into the input of the update's stages."""
         return batch
 
     def update(self, batch: BatchT, env_steps: int = 0) -> UpdateResult:

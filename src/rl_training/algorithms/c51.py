@@ -30,7 +30,7 @@ __all__ = ["C51", "C51Config", "categorical_projection"]
 class C51Config(ValueConfig):
     """Settings of C51."""
 
-    num_atoms: Annotated[Integer, Field(ge=2)] = Field(51, description="atoms of the distribution per action")
+    num_atoms: Annotated[Integer, Field(ge=2)] = Field(51, description="number of atoms per action")
     v_min: Number = Field(-10.0, description="lowest value of the support")
     v_max: Number = Field(10.0, description="highest value of the support")
 
@@ -42,9 +42,10 @@ class C51Config(ValueConfig):
 
 
 def categorical_projection(values: Tensor, probabilities: Tensor, support: Tensor) -> Tensor:
-    """Moves mass from arbitrary values (batch, j) onto an even support (i,), each between its two neighbours: (batch, i).
+    """Projects probabilities of arbitrary values (batch, j) onto an evenly spaced support (i,): (batch, i).
 
-    Equation 7. Mass that falls exactly on an atom stays there; values beyond the support are clipped to its ends.
+    Equation 7 of the paper: the probability of a value is divided between its two neighbouring atoms. If the value is an
+    atom, that atom receives all of it; values outside the support are clipped to its ends.
     """
     assert values.shape == probabilities.shape
     count = len(support)
@@ -53,7 +54,7 @@ def categorical_projection(values: Tensor, probabilities: Tensor, support: Tenso
     lower = position.floor()
     upper_share = position - lower
     index = lower.long()
-    projected = values.new_zeros(len(values), count + 1)  # one atom extra: the upper neighbour of the last
+    projected = values.new_zeros(len(values), count + 1)  # one extra atom: the upper neighbour of the last one
     projected.scatter_add_(1, index, probabilities * (1.0 - upper_share))
     projected.scatter_add_(1, index + 1, probabilities * upper_share)
     return projected[:, :count]
@@ -62,11 +63,11 @@ def categorical_projection(values: Tensor, probabilities: Tensor, support: Tenso
 class C51(ValueAlgorithm[C51Config]):
     """Deep Q-learning of the distribution of the return, on fixed atoms (Bellemare et al. 2017).
 
-    With all options on it is Rainbow (Hessel et al. 2017).
+    With all options enabled it is Rainbow (Hessel et al. 2017).
     """
 
     name = "c51"
-    summary = "a categorical distribution of the return, with DQN's options; all of them together are Rainbow"
+    summary = "a categorical distribution of the return, with DQN's options; with all of them it is Rainbow"
 
     @classmethod
     def make_policy(cls, config: C51Config, spec: SpaceSpec, generator: torch.Generator) -> EpsilonGreedyPolicy:

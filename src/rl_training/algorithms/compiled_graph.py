@@ -1,7 +1,7 @@
-"""A function of tensors as one compiled graph, without Python between its operations.
+"""Compiles a function of tensors into one graph, with no Python between its operations.
 
-The function is traced once into a graph of tensor operations, which torch's compiler turns into machine code. Python is not
-consulted again: everything the function reads or changes must be a tensor that the graph is given.
+The function is traced once into a graph of tensor operations, which torch's compiler turns into machine code. Its Python code
+does not run again, so everything it reads or changes must be a tensor that is passed to the graph.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Groups = Mapping[str, Sequence[Tensor]]
 
 
 class CompiledGraph:
-    """``function(state, batch)`` to a list of tensors, compiled once for each shape of batch.
+    """``function(state, batch)``, which returns a list of tensors, compiled once for each shape of batch.
 
-    The state is always the same tensors, which the function may change in place.
+    The state always consists of the same tensors, which the function may change in place.
     """
 
     def __init__(self, function: Callable[[Groups, Sequence[Tensor]], Sequence[Tensor]], state: Groups) -> None:
@@ -37,23 +37,23 @@ class CompiledGraph:
             return graph(*self._state, *batch)
 
     def prepare(self, batch: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
-        """The graph for batches like this one. Neither the state nor the batch is touched."""
-        import torch._inductor  # a second of imports, for those who compile
+        """Compiles the graph for batches shaped like this one. Neither the state nor the batch is changed."""
+        import torch._inductor  # takes a second to import, so only when compiling
 
         inputs: list[Any] = [*self._state, *batch]
-        # On a CPU the calls of the kernels become C++ too: quicker to compile, and 6 % of a small DQN's update.
+        # On a CPU the kernels are also called from C++: this compiles faster and saves 6 % of a small DQN's update.
         options = {"cpp_wrapper": all(tensor.device.type == "cpu" for tensor in inputs)}
-        traced = self.trace(batch)  # an error in here is ours, not the compiler's
+        traced = self.trace(batch)  # outside the try block: an error in here is a bug, not a failure of the compiler
         try:
             with torch.no_grad():
                 graph: Callable[..., Sequence[Tensor]] = torch._inductor.compile(traced, inputs, options)
-        except Exception as error:  # a compiler fails in many ways: not installed, a device it does not know, a full disk
+        except Exception as error:  # compilers fail in many ways: not installed, an unsupported device, a full disk
             raise CompilationError(next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
         self._graphs[_layout(batch)] = graph
         return graph
 
     def trace(self, batch: Sequence[Tensor]) -> torch.fx.GraphModule:
-        """The operations on state and batch, not yet compiled."""
+        """The function as a graph that is not compiled yet."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         with torch.no_grad():
@@ -79,7 +79,7 @@ class SubstitutedNetworks(nn.Module):
         self.networks = nn.ModuleList(networks)
 
     def call(self, function: Callable[[], T], parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> T:
-        """``function()`` while the networks take their parameters from these flat vectors, one each, and these buffers."""
+        """Calls ``function`` with each network's parameters taken from its flat vector, and with these buffers."""
         tensors = dict(zip((name for name, _ in self.named_buffers()), buffers, strict=True))
         for i, (network, flat) in enumerate(zip(self.networks, parameters, strict=True)):
             owners = dict(network.named_parameters())

@@ -31,12 +31,12 @@ _RENAMED_FROM = "renamed_from"
 
 
 def renamed_from(*old: str) -> dict[str, JsonValue]:
-    """For a setting that had other names, which still work: ``Field(0.99, json_schema_extra=renamed_from("discount"))``."""
+    """Declares a setting's old names, which still work: ``Field(0.99, json_schema_extra=renamed_from("discount"))``."""
     return {_RENAMED_FROM: [*old]}
 
 
 def old_names(model: type[BaseModel]) -> dict[str, str]:
-    """The former names of a model's settings, each with the name it has now. They outlive a redefinition in a subclass."""
+    """Maps the old names of a model's settings to their current names. A subclass that redefines a setting keeps them."""
     names: dict[str, str] = {}
     for base in model.__mro__:
         if issubclass(base, BaseModel):
@@ -50,7 +50,7 @@ def old_names(model: type[BaseModel]) -> dict[str, str]:
 
 
 def current_name(model: type[BaseModel], name: str) -> str:
-    """What a setting is called now. An old name is warned of; any other is returned as it is."""
+    """The current name of a setting. An old name gives a warning; any other name is returned unchanged."""
     current = old_names(model).get(name, name)
     if current != name:
         warnings.warn(f"the setting '{name}' is now called '{current}'; use that name", UserWarning, stacklevel=2)
@@ -58,19 +58,19 @@ def current_name(model: type[BaseModel], name: str) -> str:
 
 
 def with_current_names(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a model's settings under the names that they have now."""
+    """The values of a model's settings under their current names."""
     values: dict[str, Any] = {}
     given_as: dict[str, str] = {}
     for name, value in data.items():
         current = current_name(model, name)
         if current in values:
-            raise ValueError(f"'{current}' is given twice: as '{given_as[current]}' and as '{name}'; keep '{current}' alone")
+            raise ValueError(f"'{current}' is given twice: as '{given_as[current]}' and as '{name}'; keep only '{current}'")
         values[current], given_as[current] = value, name
     return values
 
 
 class StrictModel(BaseModel):
-    """Unknown keys and NaN are errors; old names of settings are taken; values do not change after validation."""
+    """Rejects unknown keys and NaN, accepts old names of settings, and is immutable after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
 
@@ -78,7 +78,7 @@ class StrictModel(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         for old, new in old_names(cls).items():
             if old in cls.model_fields:
-                raise TypeError(f"{cls.__name__}: '{old}' is the old name of '{new}' and a setting")
+                raise TypeError(f"{cls.__name__}: '{old}' is both an old name of '{new}' and a setting")
 
     @model_validator(mode="before")
     @classmethod
@@ -87,7 +87,7 @@ class StrictModel(BaseModel):
 
 
 class AlgorithmConfig(StrictModel):
-    """What every algorithm has."""
+    """Settings of every algorithm."""
 
     gamma: Fraction = Field(0.99, description="discount factor")
     learning_rate: PositiveNumber = Field(1e-3, description="Adam's learning rate")
@@ -103,7 +103,7 @@ class AlgorithmConfig(StrictModel):
         raise NotImplementedError
 
     def check_run(self, total_timesteps: int, num_envs: int) -> None:
-        """Raises ``ValueError`` if nothing could be learned in a run of this many env steps."""
+        """Raises ``ValueError`` if a run of this many env steps would not learn anything."""
         return
 
     @model_validator(mode="after")
@@ -114,7 +114,7 @@ class AlgorithmConfig(StrictModel):
 
 
 class OffPolicyConfig(AlgorithmConfig):
-    """What every algorithm that learns from replayed experience has."""
+    """Settings of every algorithm that learns from replayed experience."""
 
     buffer_size: Positive = Field(100_000, description="transitions kept for replay")
     batch_size: Positive = Field(64, description="transitions in one update")
@@ -131,12 +131,12 @@ class OffPolicyConfig(AlgorithmConfig):
     def check_run(self, total_timesteps: int, num_envs: int) -> None:
         if self.learning_starts >= total_timesteps:
             raise ValueError(
-                f"algo_kwargs.learning_starts ({self.learning_starts}) is not below total_timesteps ({total_timesteps}), so "
-                "nothing would be learned: lower the one or raise the other"
+                f"algo_kwargs.learning_starts ({self.learning_starts}) must be below total_timesteps ({total_timesteps}), or "
+                "nothing would be learned: lower learning_starts or raise total_timesteps"
             )
         if self.learning_starts + self.train_freq > total_timesteps + num_envs:
             raise ValueError(
-                f"algo_kwargs.train_freq ({self.train_freq}) leaves no time for an update between learning_starts "
+                f"algo_kwargs.train_freq ({self.train_freq}) leaves no room for an update between learning_starts "
                 f"({self.learning_starts}) and total_timesteps ({total_timesteps}): lower it or raise the total"
             )
 
@@ -151,7 +151,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
 
 class OnPolicyConfig(AlgorithmConfig):
-    """What every algorithm that learns from its own rollouts has."""
+    """Settings of every algorithm that learns from its own rollouts."""
 
     n_steps: Positive = Field(128, description="steps of each environment in one rollout")
 
@@ -159,7 +159,7 @@ class OnPolicyConfig(AlgorithmConfig):
         return total_timesteps // (self.n_steps * num_envs) * self.updates_per_rollout()
 
     def updates_per_rollout(self) -> int:
-        """The gradient steps made on each rollout."""
+        """The number of gradient steps on each rollout."""
         return 1
 
     def check_run(self, total_timesteps: int, num_envs: int) -> None:
@@ -167,12 +167,12 @@ class OnPolicyConfig(AlgorithmConfig):
         if size > total_timesteps:
             raise ValueError(
                 f"one rollout (algo_kwargs.n_steps {self.n_steps} * num_envs {num_envs} = {size}) is longer than "
-                f"total_timesteps ({total_timesteps}), so nothing would be learned: lower the one or raise the other"
+                f"total_timesteps ({total_timesteps}), so nothing would be learned: lower n_steps or raise total_timesteps"
             )
 
 
 class ActorCriticConfig(OnPolicyConfig):
-    """What on-policy actor-critics have: a value function, advantages and an entropy bonus."""
+    """Settings of on-policy actor-critics: a value function, advantages and an entropy bonus."""
 
     learning_rate: PositiveNumber = Field(3e-4, description="Adam's learning rate")
     adam_eps: PositiveNumber = Field(1e-5, description="Adam's epsilon")
@@ -181,7 +181,7 @@ class ActorCriticConfig(OnPolicyConfig):
     entropy_coef: Annotated[Number, Field(ge=0.0)] = Field(0.0, description="weight of the entropy bonus")
     value_coef: Annotated[Number, Field(ge=0.0)] = Field(0.5, description="weight of the value loss")
     normalize_advantage: bool = Field(True, description="standardise the advantages of each minibatch")
-    normalize_observations: bool = Field(False, description="standardise observations by their running mean and deviation")
+    normalize_observations: bool = Field(False, description="standardise observations with a running mean and std")
     normalize_rewards: bool = Field(
         False, description="divide rewards by the running standard deviation of the discounted return"
     )

@@ -1,4 +1,4 @@
-"""What the algorithms for continuous actions share: acting, the stages of an update, the target critic, the replay."""
+"""Shared by the algorithms for continuous actions: acting, the stages of an update, the target critic and the replay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ContinuousConfig(OffPolicyConfig):
     hidden_sizes: tuple[Positive, ...] = Field((256, 256), description="widths of the hidden layers")
     n_step: Positive = Field(1, description="rewards summed in one transition")
     reward_scale: PositiveNumber = Field(
-        1.0, description="factor on rewards in an update; returns far from 1 are learned slowly"
+        1.0, description="multiply rewards by this in an update; returns far from 1 are learned slowly"
     )
     tau: Fraction = Field(0.005, description="share of the critic's weights in a target update")
     target_update_interval: Positive = Field(1, description="updates between target updates")
@@ -46,7 +46,7 @@ ContinuousConfigT = TypeVar("ContinuousConfigT", bound=ContinuousConfig)
 
 
 class ContinuousPolicy(Policy):
-    """Acts in [-1, 1]: uniformly during the warm-up, then as ``explore`` says; deterministically, the tanh of the mean."""
+    """Acts in [-1, 1]: uniformly at random in the warm-up, then with ``explore``. The deterministic action is tanh(mean)."""
 
     network: ContinuousActorCritic
 
@@ -78,7 +78,7 @@ class ContinuousPolicy(Policy):
 
 
 class MeanActionModule(ExportModule):
-    """Raw observations -> deterministic actions in the environment's terms, and the same in [-1, 1]."""
+    """Raw observations -> deterministic environment actions, and the same actions in [-1, 1]."""
 
     output_names = ("action", "mean")
 
@@ -94,15 +94,15 @@ class MeanActionModule(ExportModule):
 
 
 class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]):
-    """The update of SAC, DrQ and DrQ-v2: the critic, then the actor against it, then the target critic.
+    """The update of SAC, DrQ and DrQ-v2: first the critic, then the actor against it, then the target critic.
 
-    The observations of a batch may come in several views, differently augmented: view v of transition i is then row
-    v * batch + i, and actions and rewards have one row per transition.
+    A batch may hold several views of each observation, each augmented differently: view v of transition i is row
+    v * batch + i. Actions and rewards have one row per transition.
     """
 
     actions: ClassVar[tuple[str, ...]] = ("continuous",)
     policy: ContinuousPolicy
-    target_encoder: ClassVar[bool] = True  # whether the target critic has an encoder of its own
+    target_encoder: ClassVar[bool] = True  # whether the target critic has a separate encoder
 
     def build(self) -> None:
         super().build()
@@ -116,17 +116,17 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]
         self.target_network = TargetNetwork(
             self.target, self.critic_optimizer, tau=config.tau, every=config.target_update_interval
         )
-        # The critic's own weights without a gradient: the actor's loss passes through them and leaves nothing there.
+        # Shares the critic's weights but takes no gradient: the actor's loss backpropagates through it without changing them.
         self.frozen_critic = copy.deepcopy(network.critic).requires_grad_(False)
         place_parameters(self.frozen_critic, self.critic_optimizer.parameters)
 
     @abstractmethod
     def critic_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
-        """``known["critic_noise"]`` is standard normal, with a row for each next observation."""
+        """The critic's loss. ``known["critic_noise"]`` is standard normal, one row per next observation."""
 
     @abstractmethod
     def actor_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
-        """``known["actor_noise"]`` is standard normal, with a row for each transition."""
+        """The actor's loss. ``known["actor_noise"]`` is standard normal, one row per transition."""
 
     def make_update(self) -> Update[TransitionBatch]:
         return Update(
@@ -157,11 +157,11 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]
         ]
 
     def further_networks(self) -> list[tuple[nn.Module, Tensor]]:
-        """Networks that the losses use besides actor, critic and target, with their flat parameters."""
+        """Other networks that the losses use, apart from actor, critic and target, each with its flat parameters."""
         return [(self.frozen_critic, self.critic_optimizer.parameters)]
 
     def inputs(self, batch: TransitionBatch) -> TransitionBatch:
-        """The batch as the networks take it, rewards scaled."""
+        """The batch as input of the networks, with scaled rewards."""
         if self.config.reward_scale != 1.0:
             batch = batch._replace(reward=batch.reward * self.config.reward_scale)
         return self.views(batch)
@@ -187,5 +187,5 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]
         )
 
     def frame_stack(self) -> int:
-        """Frames in an image observation."""
+        """The number of frames in an image observation."""
         return 1

@@ -32,7 +32,7 @@ def dqn_loss(
     q_values: Tensor,  # (batch, action) of the online network at obs
     action: Tensor,  # (batch,)
     reward: Tensor,  # (batch,)
-    discount: Tensor,  # (batch,) complete: gamma^k, 0 where the episode terminated
+    discount: Tensor,  # (batch,) gamma^k, or 0 where the episode terminated
     next_value: Tensor,  # (batch,) of the target network at next_obs
 ) -> LossOutput:
     """Huber loss between Q(s, a) and ``reward + discount * next_value``, one number per sample."""

@@ -25,19 +25,19 @@ class DrQConfig(PixelConfig, EntropyConfig):
     learning_rate: PositiveNumber = Field(1e-3, description="Adam's learning rate, of actor, critic and temperature")
     batch_size: Positive = Field(128, description="transitions in one update")
     alpha: PositiveNumber = Field(0.1, description="temperature, the weight of the entropy; its initial value if learned")
-    learn_alpha: bool = Field(False, description="adjust the temperature until the entropy is target_entropy")
+    learn_alpha: bool = Field(False, description="learn the temperature so that the entropy approaches target_entropy")
     encoder: Literal["nature", "paper"] = Field(
         "nature",
-        description="nature: a NatureCNN each for actor and critic; paper: shared convolutions that only the critic trains, "
-        "then a layer normalisation each",
+        description="nature: actor and critic have separate NatureCNNs; paper: they share convolutions that only the critic "
+        "trains, and each adds a layer normalisation",
     )
     target_shifts: Positive = Field(1, description="random shifts of the next observation averaged in a target (K)")
     loss_shifts: Positive = Field(1, description="random shifts of an observation averaged in the critic's loss (M)")
 
 
 def drq_loss(q: Tensor, targets: Tensor) -> StageLoss:
-    """Squared errors of both critics on M shifts of an observation, (2, M, batch), from the mean of the targets of K shifts
-    of the next one, (K, batch): averaged over M, summed over the critics, one number per sample (section 3 of the paper).
+    """Squared errors of both critics on M shifts of an observation, (2, M, batch), one number per sample: averaged over the
+    shifts and summed over the critics. The target is the mean over K shifts of the next observation, (K, batch) (section 3).
 
     The actor's loss is SAC's.
     """
@@ -53,7 +53,7 @@ class DrQ(PixelAlgorithm[DrQConfig], SoftActorCritic[DrQConfig]):
     """Data-regularized Q: soft actor-critic on randomly shifted images (Kostrikov et al. 2020)."""
 
     name = "drq"
-    summary = "SAC on images with random shifts; the paper's encoder and its averages over shifts as options"
+    summary = "SAC on images with random shifts; optionally with the paper's encoder and averages over shifts"
 
     def build(self) -> None:
         super().build()
@@ -66,7 +66,7 @@ class DrQ(PixelAlgorithm[DrQConfig], SoftActorCritic[DrQConfig]):
         if actions != 1 and not paper:
             raise SpaceError(
                 f"drq takes one-dimensional continuous actions, but this environment's have {actions} dimensions; set "
-                "algo_kwargs.encoder: paper for the paper's form of it, or use drqv2"
+                "algo_kwargs.encoder: paper, which takes any number, or use drqv2"
             )
         network = CNNDrQModel(
             spec.observation.only.shape,

@@ -33,7 +33,7 @@ class DrQv2Config(PixelConfig):
     initial_noise: Number = Field(1.0, ge=0.0, description="initial standard deviation of the exploration noise")
     final_noise: Number = Field(0.1, ge=0.0, description="final standard deviation of the exploration noise")
     noise_steps: Count = Field(500_000, description="env steps over which the noise decays")
-    noise_clip: PositiveNumber = Field(0.3, description="clip the noise on the actions drawn in an update to +-x")
+    noise_clip: PositiveNumber = Field(0.3, description="clip the noise on actions in an update to +-x")
 
     def noise_schedule(self) -> LinearSchedule:
         return LinearSchedule(self.initial_noise, self.final_noise, self.noise_steps)
@@ -51,14 +51,14 @@ def drqv2_actor_loss(q: Tensor) -> StageLoss:
 
 
 def noisy_action(mean: Tensor, noise: Tensor, std: float, clip: float) -> Tensor:
-    """The mean with clipped noise, clipped to [-1, 1]; the gradient passes to the mean unclipped."""
+    """The mean plus clipped noise, clipped to [-1, 1]; the gradient reaches the mean as if the sum were not clipped."""
     assert mean.shape == noise.shape
     action = mean + (std * noise).clamp(-clip, clip)
     return action + (action.clamp(-1.0, 1.0) - action).detach()
 
 
 class NoisyPolicy(ContinuousPolicy):
-    """Adds noise of a scheduled size to the actor's action."""
+    """Adds noise with a scheduled standard deviation to the actor's action."""
 
     def __init__(self, network: ContinuousActorCritic, spec: SpaceSpec, config: DrQv2Config) -> None:
         super().__init__(network, spec, config)
@@ -102,7 +102,7 @@ class DrQv2(PixelAlgorithm[DrQv2Config]):
         return output._replace(kept={"features": features.detach()})
 
     def actor_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
-        """On the encoder's features from before the critic's step, as the authors do: no second pass through it."""
+        """Uses the features from before the critic's step, as the authors do, which saves a second pass of the encoder."""
         features = known["features"]
         return drqv2_actor_loss(
             self.frozen_critic.values(features, self.draw(features, known["actor_noise"], known["noise"]))

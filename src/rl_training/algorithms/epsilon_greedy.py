@@ -19,7 +19,7 @@ from rl_training.types import Array, PolicyOutput, SpaceSpec
 
 
 class EpsilonGreedyConfig(OffPolicyConfig):
-    """What everything that explores with epsilon has."""
+    """Settings of every algorithm that explores epsilon-greedily."""
 
     exploration_initial_eps: Fraction = Field(1.0, description="initial epsilon")
     exploration_final_eps: Fraction = Field(0.05, description="final epsilon")
@@ -27,7 +27,7 @@ class EpsilonGreedyConfig(OffPolicyConfig):
 
 
 class EpsilonPolicy(Policy):
-    """Acting on Q-values with epsilon. Each environment draws separately whether to explore."""
+    """Epsilon-greedy acting on Q-values. Each environment draws separately whether to explore."""
 
     def __init__(self, network: nn.Module, spec: SpaceSpec, config: EpsilonGreedyConfig) -> None:
         super().__init__(network, spec)
@@ -40,7 +40,7 @@ class EpsilonPolicy(Policy):
         return 1.0 if env_steps < self._warm_up else self._schedule(env_steps)
 
     def epsilons(self, env_steps: int, envs: int) -> Array | float:
-        """Epsilon of each environment, or one for all."""
+        """Epsilon of each environment, or one value for all."""
         return self.epsilon(env_steps)
 
     def draw(
@@ -71,7 +71,7 @@ def _random_actions(
 
 
 class EpsilonGreedyPolicy(EpsilonPolicy):
-    """Epsilon-greedy on a feed-forward network. A noisy network explores by its noise: after the warm-up epsilon is 0."""
+    """Epsilon-greedy on a feed-forward network. A noisy network explores through its noise, so epsilon is 0 after warm-up."""
 
     network: ValueNetwork
 
@@ -93,7 +93,7 @@ class EpsilonGreedyPolicy(EpsilonPolicy):
         return PolicyOutput(action, carry, {})
 
     def q(self, obs: Array, noisy: bool = False) -> Array:
-        """Q-values (env, action), with the exploration noise or without."""
+        """Q-values (env, action), with or without exploration noise."""
         if noisy not in self._q_functions:
             self._q_functions[noisy] = self.network.q_function(noisy)
         return self._q_functions[noisy](obs)
@@ -106,7 +106,7 @@ class EpsilonGreedyPolicy(EpsilonPolicy):
 
 
 class GreedyModule(ExportModule):
-    """Raw observations -> greedy actions in the environment's terms, and the Q-values behind them."""
+    """Raw observations -> greedy environment actions, and the Q-values they come from."""
 
     def __init__(self, network: ValueNetwork, spec: SpaceSpec) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What on-policy actor-critics share: acting, advantages, and one training phase over a rollout.
+"""Shared by the on-policy actor-critics: acting, advantages, and one training phase over a rollout.
 
 Steps of a rollout are numbered time-major: step t of environment i is t * envs + i.
 """
@@ -36,8 +36,8 @@ ActorCriticConfigT = TypeVar("ActorCriticConfigT", bound=ActorCriticConfig)
 def gae(reward: Array, value: Array, next_value: Array, discount: Array, trace: Array) -> Array:
     """Generalised advantage estimates (Schulman et al. 2015, arXiv:1506.02438), each array (time, env).
 
-    ``next_value`` is the value of the true next observation; ``discount`` is gamma, and 0 where the episode terminated;
-    ``trace`` is gamma * lambda, and 0 where the episode ended in either way.
+    ``next_value`` is the value of the true next observation; ``discount`` is gamma, or 0 where the episode terminated;
+    ``trace`` is gamma * lambda, or 0 where the episode terminated or was truncated.
     """
     assert reward.shape == value.shape == next_value.shape == discount.shape == trace.shape
     advantage: Array = reward + discount * next_value - value
@@ -47,7 +47,7 @@ def gae(reward: Array, value: Array, next_value: Array, discount: Array, trace: 
 
 
 class ActorCriticPolicy(Policy):
-    """Samples from the actor's distribution; deterministically, takes its mode."""
+    """Samples from the actor's distribution. The deterministic action is its mode."""
 
     network: ActorCritic
 
@@ -68,7 +68,7 @@ class ActorCriticPolicy(Policy):
 
 
 def choose_actions(head: ActionHead, output: Array, carry: Carry, given: ActInput) -> PolicyOutput:
-    """Actions sampled from the network's output, or its mode; the mask goes along for the recorder."""
+    """Samples actions from the network's output, or takes its mode; returns the mask too, for the recorder."""
     extras = {}
     if given.action_mask is not None:
         output, extras = np.where(given.action_mask, output, FORBIDDEN), {"action_mask": given.action_mask}
@@ -76,7 +76,7 @@ def choose_actions(head: ActionHead, output: Array, carry: Carry, given: ActInpu
 
 
 class ActorModule(ExportModule):
-    """Raw observations -> the most likely actions in the environment's terms, and the logits or means behind them."""
+    """Raw observations -> the most likely environment actions, and the logits or means they come from."""
 
     def __init__(self, network: ActorCritic, spec: SpaceSpec) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class ActorModule(ExportModule):
 
 
 class Evaluated(NamedTuple):
-    """What the network gives for some steps, each (step,)."""
+    """The network's results for some steps, each (step,)."""
 
     log_prob: Tensor
     entropy: Tensor
@@ -98,26 +98,26 @@ class Evaluated(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What is fixed for some steps during a phase, each (step,)."""
+    """Values of some steps that stay fixed during a phase, each (step,)."""
 
     log_prob: Tensor  # under the policy that acted
-    value: Tensor  # of the value function at that time
+    value: Tensor  # estimated by the value function at that time
     advantage: Tensor
-    target: Tensor  # of the value function
+    target: Tensor  # for the value function
 
 
 class MinibatchInput(NamedTuple):
-    """The tensors of a phase, and the part of it that one gradient step uses."""
+    """The tensors of a phase, and the steps that one gradient step uses."""
 
     recorded: Tensor  # (step, 4) the fields of ``Recorded``
     prepared: Tensor  # (step, ...) observations
     action: Tensor  # (step, ...)
     mask: Tensor | None  # (step, action) the allowed actions
-    minibatch: Any  # numbers of steps; a recurrent phase has its own type
+    minibatch: Any  # indices of steps; a recurrent phase has its own type
 
 
 class Phase:
-    """One training phase over a rollout of independent steps: what to gather and how to run the network on it."""
+    """One training phase over a rollout of independent steps: gathers minibatches and runs the network on them."""
 
     network: ActorCritic | RecurrentActorCritic
 
@@ -145,22 +145,22 @@ class Phase:
         return MinibatchInput(self.recorded, self.prepared, self.action, self.mask, minibatch)
 
     def minibatches(self, count: int, rng: np.random.Generator) -> Sequence[Any]:
-        """Every step once, in a new order, in ``count`` parts whose sizes differ by at most one."""
+        """Every step once, in random order, in ``count`` parts whose sizes differ by at most one."""
         order = torch.from_numpy(rng.permutation(len(self.action))).to(self.device)
         return order.tensor_split(min(count, len(order)))
 
     def steps(self, minibatch: Any) -> Tensor:
-        """The numbers of the steps of a minibatch."""
+        """The indices of the steps in a minibatch."""
         steps: Tensor = minibatch
         return steps
 
     def evaluate(self, given: MinibatchInput) -> Evaluated:
-        """The current network on the steps of a minibatch."""
+        """Runs the current network on the steps of a minibatch."""
         output, value = self.network(given.prepared.index_select(0, given.minibatch))
         return self.score(given, given.minibatch, output, value)
 
     def score(self, given: MinibatchInput, steps: Tensor, output: Tensor, value: Tensor) -> Evaluated:
-        """The actions taken at these steps under the network's output for them."""
+        """Evaluates the actions taken at these steps under the network's output for them."""
         if given.mask is not None:
             output = output.where(given.mask.index_select(0, steps), FORBIDDEN)
         action = given.action.index_select(0, steps)
@@ -178,8 +178,8 @@ def flat(array: Array) -> Array:
 
 
 class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
-    """An actor and a critic that learn from rollouts: one gradient step over the whole rollout, or ``epochs`` passes over
-    it in minibatches. A subclass adds its ``loss``."""
+    """An actor and a critic that learn from rollouts, with one gradient step over the whole rollout or ``epochs`` passes
+    over it in minibatches. A subclass adds its ``loss``."""
 
     observations: ClassVar[tuple[str, ...]] = ("vector", "image")
     actions: ClassVar[tuple[str, ...]] = ("discrete", "continuous")
@@ -209,7 +209,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
         return Update([self.make_stage()], rng=self.streams["noise"], schedules=self.schedules())
 
     def make_stage(self) -> Stage[MinibatchInput]:
-        """The one stage of an update."""
+        """The only stage of an update."""
         return Stage("loss", self.optimizer, self.minibatch_loss)
 
     def update(self, rollout: Rollout, env_steps: int = 0) -> UpdateResult:
@@ -252,9 +252,9 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
     def _evaluate_old(self, phase: Phase, minibatches: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Log-probabilities and values of all steps under the policy that acted.
 
-        Acting goes through numpy, which differs from torch in the last bits, and so do two torch passes over batches of
-        different shapes or with and without a graph. This pass therefore has the shapes of the first epoch: the ratios of
-        its first minibatch are exactly 1.
+        Acting uses numpy, whose results differ from torch's in the last bits. Two torch passes also differ if their batches
+        have different shapes or only one of them records a graph. This pass therefore uses the minibatches of the first
+        epoch, so that the ratios in the first minibatch are exactly 1.
         """
         old = torch.empty(2, len(phase.action), device=phase.device)
         for minibatch in minibatches:
@@ -266,7 +266,8 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
     def targets(self, phase: Phase, value: Array) -> tuple[Array, Array]:
         """Advantages and value targets, (time, env) each, from the values of the rollout's steps.
 
-        Truncation and the end of the rollout bootstrap from the value of the true next observation; termination does not.
+        At a truncation and at the end of the rollout they bootstrap from the true next observation; at a termination they do
+        not bootstrap.
         """
         rollout, gamma = phase.rollout, self.config.gamma
         reward = rollout.reward if self.return_scale is None else self.return_scale.scale(rollout.reward, rollout.ended)
@@ -283,7 +284,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
         return advantage, advantage + value
 
     def minibatch_loss(self, given: MinibatchInput, known: Known) -> StageLoss:
-        """``loss`` on the steps of a minibatch, with standardised advantages if so configured."""
+        """``loss`` on the steps of a minibatch, with standardised advantages if configured."""
         phase = self._phase
         assert phase is not None
         now = phase.evaluate(given)
@@ -304,7 +305,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
 
 
 def network_options(config: ActorCriticConfig) -> dict[str, Any]:
-    """The settings that both actor-critic networks take by name."""
+    """The keyword arguments that both actor-critic networks take from the config."""
     return {
         "encoder": EncoderConfig(
             cnn_layers=config.cnn_layers,

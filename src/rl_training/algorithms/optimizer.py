@@ -1,7 +1,7 @@
 """Adam (Kingma & Ba, arXiv:1412.6980) on one flat parameter vector.
 
-A small network spends more time in per-tensor overhead than in arithmetic, so all parameters of a module become views of one
-vector, and so do their gradients: clipping, Adam and a target update are then a handful of operations whatever the depth.
+A small network spends more time on per-tensor overhead than on arithmetic. Therefore all parameters of a module become views
+of one vector, and so do their gradients: clipping, Adam and a target update then take a few operations at any depth.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
-    """Moves a module's parameters into one vector, of which they become views, and returns it."""
+    """Moves a module's parameters into one vector, replaces them by views of it, and returns it."""
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
     place_parameters(module, flat)
     return flat
 
 
 def place_parameters(module: nn.Module, flat: Tensor) -> None:
-    """Makes a module's parameters views of this vector, which may be that of another module."""
+    """Makes a module's parameters views of this vector, which may belong to another module."""
     parameters = list(module.parameters())
     for parameter, view in zip(parameters, _split_like(flat, parameters), strict=True):
         parameter.data = view
@@ -37,7 +37,7 @@ def _split_like(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
 
 
 class FlatAdam:
-    """``step(losses, learning_rate)``: gradient, clip to a global norm, Adam."""
+    """``step(losses, learning_rate)`` computes the gradient, clips it to a global norm and applies Adam."""
 
     def __init__(
         self, module: nn.Module, *, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999), max_norm: float | None
@@ -55,20 +55,20 @@ class FlatAdam:
         self._steps = torch.zeros((), dtype=torch.float32, device=self.parameters.device)
 
     def step(self, losses: Tensor, learning_rate: float, share: Tensor | None = None) -> None:
-        """One step down the gradient of the mean of ``losses``, or of their sum weighted by ``share``."""
+        """One gradient step on the mean of ``losses``, or on their sum weighted by ``share``."""
         self.gradient.zero_()
         if share is None:
             share = self._share
-            if share.shape != losses.shape:  # the gradient of the mean, without taking the mean
+            if share.shape != losses.shape:  # gives the gradient of the mean without computing the mean
                 share = self._share = torch.full_like(losses, 1.0 / losses.numel(), requires_grad=False)
-        # What losses.backward(share) ends up calling, less a twelfth of a small update's time in checks on the way.
+        # losses.backward(share) ends up calling this; a direct call skips checks that take 1/12 of a small update's time.
         torch.autograd.Variable._execution_engine.run_backward(
             (losses,), (share,), False, False, (), allow_unreachable=True, accumulate_grad=True
         )
         if self._max_norm is not None:
             self._clip(self._max_norm)
         self._steps.add_(1.0)
-        # What torch.optim.Adam(fused=True) ends up calling, less the 0.1 ms of bookkeeping around it.
+        # torch.optim.Adam(fused=True) ends up calling this; a direct call saves 0.1 ms of bookkeeping.
         torch._fused_adam_(
             [self.parameters],
             [self.gradient],
@@ -87,20 +87,20 @@ class FlatAdam:
 
     def _clip(self, max_norm: float) -> None:
         norm = torch.linalg.vector_norm(self.gradient)
-        if self.gradient.device.type == "cpu" and float(norm) <= max_norm:  # elsewhere, looking would wait for the device
+        if self.gradient.device.type == "cpu" and float(norm) <= max_norm:  # on other devices, reading the norm would block
             return
         self.gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that a step changes."""
+        """Everything that a step changes."""
         return self.parameters, self._mean, self._square, self._steps
 
     def traced_step(self, tensors: Sequence[Tensor], loss: Callable[[Tensor], tuple[Tensor, T]], learning_rate: Tensor) -> T:
-        """``step`` in operations that a compiler can fuse. ``loss`` maps the flat parameters to the reduced loss and further
+        """``step`` in operations that a compiler can fuse. ``loss`` maps the flat parameters to the reduced loss and other
         outputs, which are returned.
 
-        ``tensors`` take the place of ``self.tensors``. Without compilation this is slower than ``step``.
+        ``tensors`` replace ``self.tensors``. Without compilation this is slower than ``step``.
         """
         parameters, mean, square, steps = tensors
         output: T

@@ -1,4 +1,4 @@
-"""What DrQ and DrQ-v2 share besides the update: randomly shifted images."""
+"""Random image shifts for DrQ and DrQ-v2."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class PixelConfig(ContinuousConfig):
     buffer_size: Positive = Field(100_000, description="transitions kept for replay")
     tau: Fraction = Field(0.01, description="share of the critic's weights in a target update")
     frame_stack: Positive = Field(3, description="frames in an image observation; each is stored once")
-    shift_pad: Count = Field(4, description="largest random shift of images in pixels; 0: no shifts")
+    shift_pad: Count = Field(4, description="maximum random shift of images in pixels; 0: no shifts")
     cnn_layers: ConvLayers | None = Field(
-        None, description="filters, kernel and stride of each convolution; null: those of the encoder's paper"
+        None, description="filters, kernel and stride of each convolution; null: as in the encoder's paper"
     )
     cnn_features: Positive | None = Field(
         None, description="width of the layer after the convolutions; null: as in the paper"
@@ -32,7 +32,7 @@ PixelConfigT = TypeVar("PixelConfigT", bound=PixelConfig)
 
 
 def require_channel_first(spec: SpaceSpec, name: str) -> None:
-    """Refuses images whose last axis can only be the channels."""
+    """Refuses images whose last axis must be the channels."""
     channels, height, width = spec.observation.only.shape
     if width < min(channels, height):
         raise SpaceError(
@@ -42,15 +42,15 @@ def require_channel_first(spec: SpaceSpec, name: str) -> None:
 
 
 class PixelAlgorithm(ContinuousAlgorithm[PixelConfigT]):
-    """Augmented images; the losses come from beside it."""
+    """Augments the images of a batch. A subclass adds the losses."""
 
     observations: ClassVar[tuple[str, ...]] = ("image",)
-    #: how many views of the current and the next observations an update has
+    #: number of views of the current and of the next observations in an update
     obs_views: int = 1
     next_obs_views: int = 1
 
     def why_not_compiled(self) -> str | None:
-        return "convolutions are bound by arithmetic and gain little"
+        return "convolutions gain little from compilation"
 
     def views(self, batch: TransitionBatch) -> TransitionBatch:
         prepare, pad, rng = self.policy.network.prepare, self.config.shift_pad, self.streams["augment"]

@@ -1,4 +1,4 @@
-"""Acting: what the training loop, evaluation, prediction and export ask of a policy."""
+"""Acting: the interface of a policy for the training loop, evaluation, prediction and export."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, Step
 
 
 class ExportModule(nn.Module):
-    """A policy for use elsewhere.
+    """A policy as a standalone module.
 
     Inputs: raw observations (batch, *raw_shape); the previous reward (batch,) if ``takes_reward``; then the state of a
-    recurrent policy. Outputs: actions in the environment's own terms, the values behind them, and the next state.
+    recurrent policy. Outputs: environment actions, the values they come from, and the next state.
     """
 
     takes_reward: bool = False
@@ -32,7 +32,7 @@ class ActInput(NamedTuple):
     """Everything a policy may use to choose an action, one row per environment."""
 
     obs: Array  # (env, ...)
-    carry: Carry  # what the policy remembers; () for a feed-forward policy
+    carry: Carry  # the policy's recurrent state; () for a feed-forward policy
     rng: np.random.Generator | None = None  # explore as in training; None: act deterministically
     env_steps: int = 0  # for exploration schedules
     action_mask: NDArray[np.bool_] | None = None  # (env, action) the allowed actions; None: all
@@ -41,7 +41,7 @@ class ActInput(NamedTuple):
 class Policy(ABC):
     """A network that acts."""
 
-    takes_reward: bool = False  # whether ``note_reward`` matters
+    takes_reward: bool = False  # whether ``note_reward`` does anything
 
     def __init__(self, network: nn.Module, spec: SpaceSpec) -> None:
         self.network = network
@@ -62,14 +62,14 @@ class Policy(ABC):
 
     @abstractmethod
     def choose(self, given: ActInput) -> PolicyOutput:
-        """``act``, for subclasses to implement."""
+        """The implementation of ``act``, for subclasses to define."""
 
     @abstractmethod
     def export_module(self) -> ExportModule:
         """The deterministic policy as a torch module."""
 
     def initial_carry(self, num_envs: int) -> Carry:
-        """The carry at the start of an episode; a feed-forward policy's is empty."""
+        """The carry at the start of an episode; empty for a feed-forward policy."""
         return ()
 
     def reset_carry(self, carry: Carry, ended: Array) -> Carry:
@@ -77,15 +77,15 @@ class Policy(ABC):
         return reset_rows(carry, ended)
 
     def note_reward(self, carry: Carry, reward: Array) -> Carry:
-        """The carry once the reward of the action is known, for policies that take rewards as inputs."""
+        """The carry with the reward of the last action, for policies that take rewards as inputs."""
         return carry
 
     def next_carry(self, carry: Carry, step: Step) -> Carry:
-        """What to act on next, from the carry that ``act`` returned and the step that followed."""
+        """The carry to act on next, from the carry that ``act`` returned and the step that followed."""
         return self.reset_carry(self.note_reward(carry, step.reward), step.ended)
 
     def parameters_moved(self) -> None:
-        """Called when the parameters have moved to new memory, so that cached views of it can be dropped."""
+        """Called when the parameters have moved to new memory: cached views of them must be dropped."""
         return
 
     def state_dict(self) -> State:

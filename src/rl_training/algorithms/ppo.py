@@ -25,11 +25,9 @@ class ClippedConfig(ActorCriticConfig):
     clip_range: PositiveNumber = Field(0.2, description="clip the probability ratio to 1 +- x")
     final_clip_range: PositiveNumber | None = Field(None, description="clip_range after a linear decay; null: constant")
     clip_range_decay_steps: Count = Field(0, description="env steps over which clip_range decays")
-    clip_value: PositiveNumber | None = Field(
-        None, description="clip the change of the value to +-x; null: no clipping of values"
-    )
+    clip_value: PositiveNumber | None = Field(None, description="clip the change of the value to +-x; null: no clipping")
     target_kl: PositiveNumber | None = Field(
-        None, description="end a training phase early when the KL divergence exceeds this; null: never"
+        None, description="end a training phase early when the KL divergence exceeds this; null: no early stopping"
     )
 
     def updates_per_rollout(self) -> int:
@@ -40,7 +38,7 @@ class ClippedConfig(ActorCriticConfig):
         size = self.n_steps * num_envs
         if self.n_minibatches > size:
             raise ValueError(
-                f"algo_kwargs.n_minibatches ({self.n_minibatches}) is more than the steps of a rollout "
+                f"algo_kwargs.n_minibatches ({self.n_minibatches}) exceeds the number of steps in a rollout "
                 f"(algo_kwargs.n_steps {self.n_steps} * num_envs {num_envs} = {size}): lower it"
             )
 
@@ -59,18 +57,18 @@ ClippedConfigT = TypeVar("ClippedConfigT", bound=ClippedConfig)
 
 
 def ppo_loss(
-    log_prob: Tensor,  # (batch,) of the actions under the policy now
-    old_log_prob: Tensor,  # (batch,) and under the policy that acted
+    log_prob: Tensor,  # (batch,) of the actions under the current policy
+    old_log_prob: Tensor,  # (batch,) of the actions under the policy that acted
     advantage: Tensor,  # (batch,)
-    value: Tensor,  # (batch,) now
-    target: Tensor,  # (batch,) of the value
-    entropy: Tensor,  # (batch,) of the policy now
+    value: Tensor,  # (batch,) current
+    target: Tensor,  # (batch,) for the value
+    entropy: Tensor,  # (batch,) of the current policy
     *,
     clip_range: float | Tensor,
     value_coef: float = 0.5,
     entropy_coef: float = 0.0,
     clip_value: float | None = None,
-    old_value: Tensor | None = None,  # (batch,) the value when acting; for clip_value
+    old_value: Tensor | None = None,  # (batch,) the value at the time of acting, for clip_value
 ) -> StageLoss:
     """The clipped surrogate, value and entropy terms, one number per sample."""
     assert log_prob.shape == old_log_prob.shape == advantage.shape == value.shape == target.shape == entropy.shape
@@ -98,7 +96,7 @@ def ppo_loss(
 
 
 class ClippedActorCritic(ActorCriticAlgorithm[ClippedConfigT]):
-    """The clipped surrogate in several epochs over each rollout, for feed-forward and recurrent networks."""
+    """Optimises the clipped surrogate for several epochs over each rollout, with feed-forward and recurrent networks."""
 
     def build(self) -> None:
         super().build()
@@ -135,11 +133,11 @@ class ClippedActorCritic(ActorCriticAlgorithm[ClippedConfigT]):
         )
 
     def why_not_compiled(self) -> str | None:
-        return None if self.config.target_kl is None else "target_kl decides between a loss and its step"
+        return None if self.config.target_kl is None else "target_kl is checked between a loss and its step"
 
 
 class PPO(ClippedActorCritic[PPOConfig]):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
     name = "ppo"
-    summary = "proximal policy optimisation, with normalisation, value clipping and a KL stop as options"
+    summary = "proximal policy optimisation, optionally with normalisation, value clipping and early stopping on KL"

@@ -28,15 +28,15 @@ __all__ = ["QRDQN", "QRDQNConfig", "quantile_huber_loss"]
 class QRDQNConfig(ValueConfig):
     """Settings of QR-DQN."""
 
-    num_quantiles: Positive = Field(51, description="quantiles of the return per action")
+    num_quantiles: Positive = Field(51, description="number of quantiles per action")
     kappa: PositiveNumber = Field(1.0, description="threshold of the quantile Huber loss")
 
 
 def quantile_huber_loss(quantiles: Tensor, targets: Tensor, taus: Tensor, kappa: float = 1.0) -> Tensor:
     """The loss of quantiles (batch, i) at levels taus (i,) against target samples (batch, j): (batch,).
 
-    |tau_i - 1{u < 0}| * Huber(u), u = target_j - quantile_i: the mean over targets j, the sum over quantiles i (equation 10
-    with its Huber loss not divided by kappa).
+    |tau_i - 1{u < 0}| * Huber(u), u = target_j - quantile_i, averaged over targets j and summed over quantiles i
+    (equation 10, except that the Huber loss is not divided by kappa).
     """
     assert quantiles.shape[0] == targets.shape[0]
     assert taus.shape == quantiles.shape[1:]
@@ -70,7 +70,7 @@ class QRDQN(ValueAlgorithm[QRDQNConfig]):
         with torch.no_grad():
             next_quantiles = target(batch.next_obs)
             chooser = online(batch.next_obs) if self.config.double else next_quantiles
-            # all quantiles of ONE action: a maximum per quantile would belong to no policy
+            # all quantiles of ONE action: a maximum per quantile would mix actions, which no policy can do
             bootstrap = take_action(next_quantiles, select_actions(chooser.mean(dim=2), batch))
             targets = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * bootstrap
         quantiles = take_action(online(batch.obs), batch.action)

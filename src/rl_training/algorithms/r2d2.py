@@ -1,5 +1,5 @@
 """R2D2 (Kapturowski et al. 2019, OpenReview r1lyTjAqYX) in one process: prioritised replay of sequences, n-step targets, and
-the paper's further parts as options."""
+the other parts of the paper as options."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class R2D2Config(RecurrentValueConfig):
     priority_alpha: Fraction = Field(0.9, description="exponent of the priorities; 0: uniform sampling")
     priority_beta: Fraction = Field(0.6, description="initial importance-sampling exponent; 0: no correction")
     priority_beta_steps: Count = Field(
-        0, description="env steps over which the importance-sampling exponent grows to 1; 0: it stays constant"
+        0, description="env steps over which the importance-sampling exponent grows to 1; 0: constant"
     )
-    priority_eta: Fraction = Field(0.9, description="weight of the largest TD error, against the mean, in a priority")
-    burn_in: Count = Field(0, description="burn-in: steps before a sequence that only bring the LSTM's state up to date")
+    priority_eta: Fraction = Field(0.9, description="weight of the maximum TD error in a priority; the mean has the rest")
+    burn_in: Count = Field(0, description="steps before each sequence that only warm up the LSTM's state")
     overlap: Count = Field(0, description="steps shared by neighbouring sequences")
-    rescale_values: bool = Field(False, description="rescale values: learn sgn(x)(sqrt(|x| + 1) - 1) + x/1000")
-    previous_inputs: bool = Field(False, description="the LSTM also takes the previous action and reward")
+    rescale_values: bool = Field(False, description="learn rescaled values: sgn(x)(sqrt(|x| + 1) - 1) + x/1000")
+    previous_inputs: bool = Field(False, description="also feed the previous action and reward to the LSTM")
     epsilon_spread: Annotated[Number, Field(ge=0.0)] = Field(
-        0.0, description="environment i of N explores with epsilon^(1 + spread * i / (N - 1)); 0: all with epsilon"
+        0.0, description="environment i of N explores with epsilon^(1 + spread * i / (N - 1)); 0: all use epsilon"
     )
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
@@ -66,8 +66,8 @@ def rescale(x: Tensor) -> Tensor:
 def unrescale(x: Tensor) -> Tensor:
     """The inverse of ``rescale``: sgn(x)(((sqrt(1 + 4e(|x| + 1 + e)) - 1) / 2e)^2 - 1).
 
-    The difference of nearly equal numbers would lose most digits in single precision, so with r = 4e(|x| + 1 + e),
-    sqrt(1 + r) - 1 is computed as r / (sqrt(1 + r) + 1).
+    In single precision, sqrt(1 + r) - 1 with r = 4e(|x| + 1 + e) would lose most digits to cancellation, so it is computed
+    as r / (sqrt(1 + r) + 1).
     """
     shifted = x.abs() + (1.0 + RESCALE_EPSILON)
     root = 2.0 * shifted / ((1.0 + 4.0 * RESCALE_EPSILON * shifted).sqrt() + 1.0)
@@ -84,9 +84,9 @@ class R2D2(RecurrentQLearning[R2D2Config]):
     """Recurrent replay with priorities and n-step targets (Kapturowski et al. 2019), in one process."""
 
     name = "r2d2"
-    summary = "DRQN with prioritised sequences and n-step targets; burn-in, rescaled values and more as options"
+    summary = "DRQN with prioritised sequences and n-step targets; optionally with burn-in, rescaled values and more"
     observations = ("vector", "image")
-    #: (batch,) the priorities that the last update gave its sequences
+    #: (batch,) priorities of the sequences in the last update
     last_sequence_priorities: Tensor | None = None
 
     @classmethod

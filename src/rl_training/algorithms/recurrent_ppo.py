@@ -1,4 +1,4 @@
-"""PPO with an LSTM: the same loss over sequences (Hausknecht & Stone 2015, arXiv:1507.06527, for the memory)."""
+"""PPO with an LSTM: the same loss over sequences (recurrent states: Hausknecht & Stone 2015, arXiv:1507.06527)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class RecurrentPPOConfig(ClippedConfig):
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
     shared_lstm: bool = Field(False, description="actor and critic share one LSTM")
     sequence_length: Positive | None = Field(
-        None, description="longest backpropagation through time in steps; null: to the start of the episode or rollout"
+        None, description="maximum steps of backpropagation through time; null: to the start of the episode or rollout"
     )
 
 
 class RecurrentPolicy(Policy):
-    """Samples from a distribution that depends on all the LSTM has seen of the episode."""
+    """Samples from a distribution that depends on everything the LSTM has seen in the episode."""
 
     network: RecurrentActorCritic
 
@@ -63,7 +63,7 @@ class RecurrentPolicy(Policy):
 
 
 class RecurrentActorModule(ExportModule):
-    """One step: raw observations and the actor's state -> actions, the logits or means behind them, the next state."""
+    """One step: raw observations and the actor's state -> actions, the logits or means they come from, the next state."""
 
     def __init__(self, network: RecurrentActorCritic, spec: SpaceSpec) -> None:
         super().__init__()
@@ -81,11 +81,11 @@ class RecurrentActorModule(ExportModule):
 
 
 class SequenceMinibatch(NamedTuple):
-    """Some sequences, as tensors of indices."""
+    """Some sequences as tensors of indices."""
 
-    padded: Tensor  # (time, sequence) numbers of steps
-    real: Tensor  # (step,) where in ``padded``, flattened, there is no padding
-    steps: Tensor  # (step,) the numbers of those steps
+    padded: Tensor  # (time, sequence) indices of steps
+    real: Tensor  # (step,) positions in the flattened ``padded`` that are not padding
+    steps: Tensor  # (step,) indices of those steps
     sequences: Tensor  # (sequence,)
 
 
@@ -93,7 +93,7 @@ class RecurrentPhase(Phase):
     """One training phase over sequences.
 
     The LSTM runs over whole padded sequences from the state that acting had at their start, which is zero at the start of an
-    episode. Only real steps leave the LSTM, so padding is in no mean and no gradient.
+    episode. Padding is dropped after the LSTM, so it affects no mean and no gradient.
     """
 
     network: RecurrentActorCritic
@@ -105,7 +105,7 @@ class RecurrentPhase(Phase):
         self.state = [self.tensor(array[begin, env]) for array in rollout.carry]
 
     def minibatches(self, count: int, rng: np.random.Generator) -> Sequence[SequenceMinibatch]:
-        """Every sequence once, in a new order, in at most ``count`` parts of about equal size."""
+        """Every sequence once, in random order, in at most ``count`` parts of about equal size."""
         return [self._minibatch(chosen) for chosen in self.sequences.split(count, rng)]
 
     def _minibatch(self, chosen: Array) -> SequenceMinibatch:
@@ -125,7 +125,7 @@ class RecurrentPhase(Phase):
         return self.score(given, steps, output, value)
 
     def next_value(self, time: NDArray[np.int64], env: NDArray[np.int64]) -> Tensor:
-        """With the state after the step, which is what the LSTM remembers when it sees the next observation."""
+        """Uses the state after the step, which is the LSTM's state when it sees the next observation."""
         state = [self.tensor(array[time, env]) for array in self.rollout.carry_after]
         return self.network.value(self.prepare(self.rollout.next_obs[time, env]), state)
 
@@ -134,7 +134,7 @@ class RecurrentPPO(ClippedActorCritic[RecurrentPPOConfig]):
     """PPO with an LSTM."""
 
     name = "recurrent_ppo"
-    summary = "PPO with an LSTM, for tasks in which a single observation is not enough"
+    summary = "PPO with an LSTM, for tasks that need memory"
     policy: RecurrentPolicy
 
     @classmethod
@@ -152,7 +152,7 @@ class RecurrentPPO(ClippedActorCritic[RecurrentPPOConfig]):
         return RecurrentPolicy(network, spec)
 
     def why_not_compiled(self) -> str | None:
-        return "its sequences have new shapes in every update"
+        return "the shapes of its sequences change with every update"
 
     def begin_phase(self, rollout: Rollout) -> RecurrentPhase:
         return RecurrentPhase(self.policy.network, rollout, self.config.sequence_length)

@@ -1,4 +1,4 @@
-"""What DRQN and R2D2 share: acting with an LSTM, and the TD error over whole sequences."""
+"""Shared by DRQN and R2D2: acting with an LSTM, and the TD error over whole sequences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rl_training.types import Array, Carry, PolicyOutput, SequenceBatch, SpaceSp
 
 
 class RecurrentValueConfig(QLearningConfig):
-    """What the value learners with an LSTM have."""
+    """Settings of the value-based algorithms with an LSTM."""
 
     buffer_size: Positive = Field(100_000, description="steps kept for replay")
     batch_size: Positive = Field(32, description="sequences in one update")
@@ -36,7 +36,7 @@ class RecurrentValueConfig(QLearningConfig):
     recurrent_cell: Cell = Field("lstm", description="lstm or gru; the lstm_* settings are those of either")
     lstm_size: Positive = Field(64, description="width of the LSTM")
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
-    forget_bias: Number = Field(1.0, description="initial bias of the LSTM's forget gate; the larger, the longer its memory")
+    forget_bias: Number = Field(1.0, description="initial bias of the LSTM's forget gate; a larger one gives a longer memory")
     hidden_sizes: tuple[Positive, ...] = Field((64,), description="widths of the hidden layers after the LSTM")
     huber_delta: PositiveNumber = Field(1.0, description="threshold of the Huber loss: TD errors beyond it count linearly")
 
@@ -45,7 +45,7 @@ RecurrentConfigT = TypeVar("RecurrentConfigT", bound=RecurrentValueConfig)
 
 
 class RecurrentQPolicy(EpsilonPolicy):
-    """Epsilon-greedy on Q-values that depend on all the LSTM has seen of the episode.
+    """Epsilon-greedy on Q-values that depend on everything the LSTM has seen in the episode.
 
     The carry is the LSTM's state, followed by the previous action (one-hot) and reward if the network takes them.
     """
@@ -57,7 +57,7 @@ class RecurrentQPolicy(EpsilonPolicy):
     ) -> None:
         super().__init__(network, spec, config)
         self.takes_reward = network.takes_previous
-        self._reward_limit = config.clip_reward or float("inf")  # acting sees rewards as learning does
+        self._reward_limit = config.clip_reward or float("inf")  # acting clips rewards as learning does
         self._spread = epsilon_spread
         self._states = len(network.core.state_names)
         self._step: Callable[[Array, Carry, Array | None], tuple[Array, Carry]] | None = None
@@ -81,7 +81,7 @@ class RecurrentQPolicy(EpsilonPolicy):
             explore, drawn = self.draw(rng, env_steps, len(obs), action_mask)
             action = np.where(explore, drawn, action)
         if previous is not None:
-            taken = np.zeros_like(previous)  # the reward is noted once it is known
+            taken = np.zeros_like(previous)  # its last column, the reward, is set by ``note_reward``
             taken[np.arange(len(action)), action] = 1.0
             after = (*after, taken)
         return PolicyOutput(action, after, {})
@@ -110,7 +110,7 @@ class RecurrentQPolicy(EpsilonPolicy):
 
 
 class RecurrentGreedyModule(ExportModule):
-    """One step: raw observations and the state -> greedy actions, the Q-values behind them, the next state."""
+    """One step: raw observations and the state -> greedy actions, the Q-values they come from, the next state."""
 
     def __init__(self, network: LSTMQNetwork, spec: SpaceSpec) -> None:
         super().__init__()
@@ -127,8 +127,8 @@ class RecurrentGreedyModule(ExportModule):
 
 
 class RewardedGreedyModule(RecurrentGreedyModule):
-    """The same for a network that takes the previous action and reward. The action, one-hot, is part of the state; the reward
-    is an input, 0 at the start of an episode."""
+    """``RecurrentGreedyModule`` for a network that takes the previous action and reward. The one-hot action is part of the
+    state; the reward is an input, 0 at the start of an episode."""
 
     takes_reward = True
 
@@ -152,7 +152,7 @@ class RewardedGreedyModule(RecurrentGreedyModule):
 
 
 class SequenceLoss(NamedTuple):
-    """A loss before reduction, and what to report."""
+    """A loss before reduction, and the metrics to report."""
 
     loss: Tensor  # (time, batch)
     metrics: Mapping[str, Tensor]  # each (time, batch)
@@ -175,8 +175,8 @@ def sequence_td_loss(
 
 
 def state_values(q_values: Tensor, chooser: Tensor | None, action_mask: Tensor | None) -> Tensor:
-    """(row, batch, action) -> (row, batch): the value of the best allowed action, which ``chooser`` selects if it is given
-    (double Q-learning: van Hasselt et al., arXiv:1509.06461)."""
+    """(row, batch, action) -> (row, batch): the value of the best allowed action. If ``chooser`` is given, it selects the
+    action (double Q-learning: van Hasselt et al., arXiv:1509.06461)."""
     if chooser is None:
         allowed = q_values if action_mask is None else q_values.masked_fill(~action_mask, -torch.inf)
         return allowed.amax(dim=2)
@@ -191,7 +191,7 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     target: LSTMQNetwork
 
     def why_not_compiled(self) -> str | None:
-        return "the compiler takes minutes for an unrolled LSTM"
+        return "compiling an unrolled LSTM takes minutes"
 
     def stage_loss(self, batch: SequenceBatch, known: Known) -> StageLoss:
         output = self.loss(batch)
@@ -204,11 +204,11 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
         return StageLoss(loss, output.metrics, kept, share)
 
     def loss(self, batch: SequenceBatch) -> SequenceLoss:
-        """The per-step loss. Both networks unroll from the stored state, and a value comes from the state they reach."""
+        """The per-step loss. Both networks unroll from the stored state through the rows from which the targets bootstrap."""
         steps = len(batch.action)
         with torch.no_grad():
             next_q_values = self._unroll(self.target, batch)
-        if self.config.double:  # one pass of the online network serves the loss and the choice
+        if self.config.double:  # one pass of the online network gives the loss and the bootstrap actions
             online = self._unroll(self.policy.network, batch)
             q_values, chooser = online[:steps], online.detach()
         else:
@@ -219,21 +219,21 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
         return sequence_td_loss(q_values, batch.action, target, self.config.huber_delta)
 
     def targets(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
-        """The targets of the Q-values, from the values to bootstrap from."""
+        """The targets of the Q-values; ``value`` is the value to bootstrap from."""
         return reward + discount * value
 
     def priorities(self, error: Tensor, mask: Tensor) -> Tensor | None:
-        """(batch,) the new priorities of the sequences; None if replay is uniform."""
+        """The new priorities of the sequences, (batch,); None if replay is uniform."""
         return None
 
     def _unroll(self, network: LSTMQNetwork, batch: SequenceBatch, steps: int | None = None) -> Tensor:
-        """Q-values along the sequences and the rows after them, or along the first ``steps``."""
+        """Q-values of the sequences and of the rows after them, or only of the first ``steps`` rows."""
         rows = slice(batch.burn_in, None if steps is None else batch.burn_in + steps)
         previous = None if batch.previous is None else batch.previous[rows]
         return network.q_values_sequence(batch.obs[rows], self._begin(network, batch), previous)[0]
 
     def _begin(self, network: LSTMQNetwork, batch: SequenceBatch) -> tuple[Tensor, ...]:
-        """The state before the sequences: the stored one, brought up to date by the burn-in with the current weights."""
+        """The state before the sequences: the stored state, after a burn-in with the current weights if there is one."""
         if batch.has_burn_in is None:
             return batch.state
         rows = slice(0, batch.burn_in)
@@ -246,10 +246,10 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     def make_replay(self, num_envs: int) -> Replay[SequenceBatch]:
         config, spec = self.config, self.policy.spec
         least = config.sequence_length * (config.batch_size + num_envs)
-        if config.buffer_size < least:  # or a batch of whole sequences might never come together
+        if config.buffer_size < least:  # otherwise the buffer might never hold a batch of whole sequences
             raise ConfigError(
-                f"algo_kwargs.buffer_size ({config.buffer_size}) must be at least sequence_length * (batch_size + num_envs), "
-                f"{least}"
+                f"algo_kwargs.buffer_size ({config.buffer_size}) must be at least sequence_length * (batch_size + num_envs) "
+                f"= {least}"
             )
         state = self.policy.network.core.initial_state(num_envs)
         buffer = self.make_buffer(
@@ -275,16 +275,16 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
         )
 
     def make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:
-        """The buffer, with the options that all recurrent learners share."""
+        """The buffer; ``options`` are the arguments that DRQN and R2D2 have in common."""
         return RecurrentReplayBuffer(**options)
 
     def importance_exponent(self) -> Schedule | None:
-        """Of prioritised replay, as a function of the env steps."""
+        """The importance-sampling exponent as a function of the env steps; None if replay is uniform."""
         return None
 
 
 def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
-    """The settings that the network takes by name."""
+    """The keyword arguments that the network takes from the config."""
     return {
         "encoder_sizes": config.encoder_sizes,
         "lstm_size": config.lstm_size,

@@ -1,4 +1,4 @@
-"""Rewards in units of how much the discounted return varies, so that one value loss fits every task."""
+"""Scales rewards by the spread of the discounted return, so that the value loss has a similar scale in every task."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rl_training.types import Array, State
 
 
 class ReturnScale:
-    """Divides rewards by the running standard deviation of the discounted return so far, clipped to +-10.
+    """Divides rewards by the running standard deviation of the discounted return and clips them to +-10.
 
-    The mean is left alone: shifting rewards would change which policy is best.
+    It does not subtract the mean: shifting rewards would change which policy is best.
     """
 
     def __init__(self, gamma: float) -> None:
         self._gamma = gamma
         self._moments = RunningMoments()
-        self._returns: Array = np.zeros(0)  # (env,) of the open episodes; as many as the first rollout has
+        self._returns: Array = np.zeros(0)  # (env,) returns of the running episodes; sized by the first rollout
 
     def scale(self, reward: Array, ended: Array) -> Array:
-        """Takes in a rollout (time, env) and returns its rewards scaled."""
+        """Updates the statistics with the rewards of a rollout (time, env) and returns them scaled."""
         running = self._returns if len(self._returns) else np.zeros(reward.shape[1])
         returns = np.empty(reward.shape)
         for t in range(len(reward)):

@@ -21,11 +21,13 @@ __all__ = ["SAC", "SACConfig", "sac_actor_loss", "sac_target", "temperature_loss
 
 
 class EntropyConfig(ContinuousConfig):
-    """Settings of SAC and of what stands on it."""
+    """Settings of SAC and of the algorithms based on it."""
 
     alpha: PositiveNumber = Field(1.0, description="temperature, the weight of the entropy; its initial value if learned")
-    learn_alpha: bool = Field(True, description="adjust the temperature until the entropy is target_entropy")
-    target_entropy: Number | None = Field(None, description="null: minus the number of action dimensions")
+    learn_alpha: bool = Field(True, description="learn the temperature so that the entropy approaches target_entropy")
+    target_entropy: Number | None = Field(
+        None, description="entropy that the temperature aims for; null: minus the number of action dimensions"
+    )
 
 
 EntropyConfigT = TypeVar("EntropyConfigT", bound=EntropyConfig)
@@ -39,12 +41,12 @@ class SACConfig(EntropyConfig):
 
 def sac_target(
     reward: Tensor,  # (batch,)
-    discount: Tensor,  # (batch,) complete: gamma^k, 0 where the episode terminated
+    discount: Tensor,  # (batch,) gamma^k, or 0 where the episode terminated
     next_q: Tensor,  # (2, batch) of the target critics at next_obs and an action drawn there
     next_log_prob: Tensor,  # (batch,) of that action
     alpha: Tensor,  # ()
 ) -> Tensor:
-    """The critics' target, (batch,): the smaller value and the entropy of the next step (arXiv:1812.05905, eq. 3)."""
+    """The critics' target, (batch,), from the smaller value and the entropy of the next step (arXiv:1812.05905, eq. 3)."""
     assert reward.shape == discount.shape == next_log_prob.shape == next_q.shape[1:]
     return reward + discount * (torch.minimum(next_q[0], next_q[1]) - alpha * next_log_prob)
 
@@ -65,7 +67,7 @@ def sac_actor_loss(log_prob: Tensor, q: Tensor, alpha: Tensor) -> StageLoss:
 
 
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
-    """Raises alpha where the entropy, -log_prob, is below its target (eq. 18); (batch,)."""
+    """The loss of alpha, (batch,). It raises alpha where the entropy, -log_prob, is below its target (eq. 18)."""
     return -log_alpha.exp() * (log_prob.detach() + target_entropy)
 
 
@@ -78,7 +80,7 @@ class Temperature(nn.Module):
 
 
 class GaussianPolicy(ContinuousPolicy):
-    """Draws from the tanh-squashed Gaussian."""
+    """Samples from the tanh-squashed Gaussian."""
 
     network: GaussianActorCritic
 
@@ -89,7 +91,7 @@ class GaussianPolicy(ContinuousPolicy):
 
 
 class SoftActorCritic(ContinuousAlgorithm[EntropyConfigT]):
-    """The losses of SAC and the temperature, for any Gaussian actor."""
+    """SAC's losses and temperature, for any Gaussian actor."""
 
     policy: GaussianPolicy
 
@@ -120,17 +122,17 @@ class SoftActorCritic(ContinuousAlgorithm[EntropyConfigT]):
     def actor_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
         obs = batch.obs[: len(batch.reward)]  # the first view
         with torch.no_grad():
-            encoded = self.frozen_critic.encode(obs)  # once more, because the critic's step has moved its encoder
+            encoded = self.frozen_critic.encode(obs)  # encoded again because the critic's step has changed the encoder
         action, log_prob = self.draw(encoded if self.policy.network.shared_encoder else obs, known["actor_noise"])
         output = sac_actor_loss(log_prob, self.frozen_critic.values(encoded, action), self.alpha)
         return output._replace(metrics={**output.metrics, "alpha": self.alpha})
 
     def temperature_stage_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
-        """From the log-probabilities of the actor's stage."""
+        """The temperature's loss, from the log-probabilities of the actor's stage."""
         return StageLoss(temperature_loss(self.temperature.log_alpha, known["log_prob_mean"], self.target_entropy))
 
     def draw(self, seen: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """An action for each row of what the actor sees, and its log-density."""
+        """Samples an action for each row of the actor's input; returns it with its log-density."""
         network = self.policy.network
         mean, log_std = network.distribution(network.actor(seen))
         return squashed_sample(mean, log_std, noise)
@@ -167,7 +169,7 @@ class SAC(SoftActorCritic[SACConfig]):
     """Soft actor-critic (Haarnoja et al. 2018) on vectors."""
 
     name = "sac"
-    summary = "soft actor-critic with twin critics, the temperature learned or fixed"
+    summary = "soft actor-critic with twin critics, and a learned or fixed temperature"
     observations = ("vector",)
 
     @classmethod

@@ -1,8 +1,8 @@
-"""One update, eager or compiled: the same stages, in the same order, either way.
+"""One update, eager or compiled, with the same stages in the same order.
 
-A stage is a loss and the optimiser that descends it. Stages run one after another, each with the weights that the earlier
-ones have left; then the target networks follow. Random inputs of a loss are declared with its stage and drawn from the run's
-``noise`` stream, so what is drawn depends on the stages alone.
+A stage is a loss and the optimiser that minimises it. Stages run one after another, each with the weights that the earlier
+ones have left; then the target networks are updated. Random inputs of a loss are declared with its stage and drawn from the
+run's ``noise`` stream, so the draws depend only on the stages.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
 from rl_training.schedules import Schedule
 from rl_training.types import State
 
-InputT = TypeVar("InputT")  # a NamedTuple; its tensors are what a compiled update is given
-#: what a loss is given besides its batch: scheduled values, its random inputs, and what earlier stages measured and kept
+InputT = TypeVar("InputT")  # a NamedTuple; its tensors are the inputs of a compiled update
+#: inputs of a loss other than its batch: scheduled values, random inputs, and metrics and kept values of earlier stages
 Known = Mapping[str, Any]
 NOTHING: Known = MappingProxyType({})
 
 
 class StageLoss(NamedTuple):
-    """What a stage computes before its optimiser steps."""
+    """The results of a stage before its optimiser steps."""
 
     loss: Tensor  # one number per sample
-    metrics: Mapping[str, Tensor] = NOTHING  # to report: one number per sample each
+    metrics: Mapping[str, Tensor] = NOTHING  # reported; one number per sample each
     kept: Mapping[str, Tensor] = NOTHING  # for later stages and for the caller, not reported
     share: Tensor | None = None  # weight of each sample in the reduction; None: the mean
 
 
 class Outcome(NamedTuple):
-    """What one update measured."""
+    """The results of one update."""
 
     metrics: dict[str, Tensor]
     kept: dict[str, Tensor]
@@ -61,9 +61,9 @@ class Draw(Generic[InputT]):
 
 @dataclass(frozen=True)
 class Stage(Generic[InputT]):
-    """A loss and the optimiser that descends it, in every ``every``-th update."""
+    """A loss and the optimiser that minimises it, in every ``every``-th update."""
 
-    name: str  # of the loss, in the metrics
+    name: str  # the name of the loss in the metrics
     optimizer: FlatAdam
     loss: Callable[[InputT, Known], StageLoss]
     draws: Mapping[str, Draw[InputT]] = field(default_factory=dict)
@@ -73,10 +73,10 @@ class Stage(Generic[InputT]):
 
 
 class TargetNetwork:
-    """A copy of a network whose weights follow the original's: by the share ``tau`` in every ``every``-th update."""
+    """A copy of a network whose weights move towards the original's by the share ``tau`` in every ``every``-th update."""
 
     def __init__(self, module: nn.Module, optimizer: FlatAdam, *, tau: float, every: int = 1) -> None:
-        """``module`` may lack the first parts of what ``optimizer`` trains, such as an encoder."""
+        """``module`` may lack the first parts of the module that ``optimizer`` trains, such as an encoder."""
         self.module = module.requires_grad_(False)
         self.vector = flatten_parameters(self.module)
         self.source = optimizer.parameters
@@ -93,7 +93,7 @@ class TargetNetwork:
 
 
 class Update(Generic[InputT]):
-    """Runs the stages that are due, then the target networks. ``compile`` turns the same stages into one graph."""
+    """Runs the stages that are due, then updates the target networks. ``compile`` turns the same stages into one graph."""
 
     def __init__(
         self,
@@ -104,19 +104,20 @@ class Update(Generic[InputT]):
         targets: Mapping[str, TargetNetwork] | None = None,
         networks: Sequence[tuple[nn.Module, Tensor]] = (),
     ) -> None:
-        """``schedules`` has ``learning_rate`` and whatever else the losses take by name; ``networks`` are modules that they
-        use besides those that are optimised or follow, each with the vector that holds its parameters."""
+        """``schedules`` holds ``learning_rate`` and any other scheduled values that the losses use; ``networks`` are modules
+        that they use other than trained and target networks, each with the vector that holds its parameters."""
         self.updates = 0
         self._stages, self._schedules, self._targets = list(stages), dict(schedules), dict(targets or {})
+        self._always_due = all(stage.every == 1 for stage in self._stages)
         self._networks = list(networks)
         self._rng = rng
         self._device = self._stages[0].optimizer.parameters.device
-        self._held: dict[str, Mapping[str, Tensor]] = {}  # what stages that are not always due measured last
+        self._held: dict[str, Mapping[str, Tensor]] = {}  # last metrics of the stages that are not due in every update
         self._compiled: dict[tuple[str, ...], _CompiledStages[InputT]] = {}
 
     @property
     def stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self._stages)
 
     def scheduled(self, env_steps: int) -> dict[str, float]:
@@ -126,46 +127,45 @@ class Update(Generic[InputT]):
     def __call__(self, inputs: InputT, env_steps: int = 0) -> Outcome | None:
         """One update; None if a stage stopped it."""
         number = self.updates + 1
-        stages = [stage for stage in self._stages if number % stage.every == 0]
+        stages = self._stages if self._always_due else [stage for stage in self._stages if number % stage.every == 0]
         known: dict[str, Any] = self.scheduled(env_steps)
         draws = self.draw(inputs, stages)
         shares = {name: 0.0 if number % target.every else target.tau for name, target in self._targets.items()}
         if self._compiled:
             compiled = self._compiled[tuple(stage.name for stage in stages)]
-            return self._finish(stages, compiled(inputs, draws, known, shares))
+            return self._finish(compiled(inputs, draws, known, shares))
         done = _run_stages(stages, {**known, **draws}, partial(_descend, inputs))
         if done is None:
             return None
         for name, target in self._targets.items():
             if shares[name]:
                 target.follow(target.vector, target.source, shares[name])
-        return self._finish(stages, done)
+        return self._finish(done)
 
     def draw(self, inputs: InputT, stages: Sequence[Stage[InputT]] | None = None) -> dict[str, Tensor]:
-        """The random inputs of these stages, or of all, from the run's stream."""
+        """Draws the random inputs of these stages, or of all stages, from the run's stream."""
         chosen = self._stages if stages is None else stages
         return {name: draw(inputs, self._rng, self._device) for stage in chosen for name, draw in stage.draws.items()}
 
-    def _finish(self, stages: Sequence[Stage[InputT]], done: Mapping[str, StageLoss]) -> Outcome:
-        """Counts the update and puts together what it measured."""
+    def _finish(self, done: Mapping[str, StageLoss]) -> Outcome:
+        """Counts the update and collects its metrics."""
         self.updates += 1
         metrics: dict[str, Tensor] = {}
         kept: dict[str, Tensor] = {}
-        due = {stage.name for stage in stages}
         for stage in self._stages:
-            if stage.name in due:
-                output = done[stage.name]
-                measured = {stage.name: output.loss, **output.metrics} if stage.reported else output.metrics
-                kept.update(output.kept)
-                if stage.every > 1:
-                    self._held[stage.name] = measured
-            else:
-                measured = self._held.get(stage.name, {})
+            output = done.get(stage.name)
+            if output is None:
+                metrics.update(self._held.get(stage.name, {}))
+                continue
+            measured = {stage.name: output.loss, **output.metrics} if stage.reported else output.metrics
+            if stage.every > 1:
+                self._held[stage.name] = measured
             metrics.update(measured)
+            kept.update(output.kept)
         return Outcome(metrics, kept)
 
     def compile(self, *examples: InputT) -> None:
-        """Makes every combination of stages that can be due a compiled graph, for inputs like each of the examples."""
+        """Compiles every combination of stages that can be due together, for inputs shaped like each of the examples."""
         cycle = math.lcm(*(stage.every for stage in self._stages))
         for number in range(1, cycle + 1):
             stages = [stage for stage in self._stages if number % stage.every == 0]
@@ -173,7 +173,7 @@ class Update(Generic[InputT]):
             if key not in self._compiled:
                 compiled = _CompiledStages(stages, self._all_networks(), self._targets, self._schedules, examples[0])
                 for example in examples:
-                    # Blank inputs: nothing is drawn. One tensor given twice would be traced as one input.
+                    # Zeros, so that nothing is drawn; separate tensors, because one used twice would be traced as one input.
                     draws = {
                         name: torch.zeros(draw.shape(example), device=self._device)
                         for stage in stages
@@ -188,12 +188,12 @@ class Update(Generic[InputT]):
         return [*trained, *self._networks, *following]
 
     def reset_targets(self) -> None:
-        """Target networks take over the weights that they follow."""
+        """Copies the online weights to the target networks."""
         for target in self._targets.values():
             target.reset()
 
     def state_dict(self) -> State:
-        """Everything but the weights that are optimised."""
+        """Everything except the trained weights."""
         return {
             "updates": self.updates,
             "optimizers": {stage.name: stage.optimizer.state_dict() for stage in self._stages},
@@ -217,7 +217,7 @@ def _run_stages(
     known: Mapping[str, Any],
     descend: Callable[[Stage[InputT], Known], StageLoss | None],
 ) -> dict[str, StageLoss] | None:
-    """The stages in turn, each told what the earlier ones measured; None if one stopped the update."""
+    """Runs the stages in order, each with the results of the earlier ones; None if one stopped the update."""
     known, done = dict(known), {}
     for stage in stages:
         output = descend(stage, known)
@@ -240,14 +240,14 @@ def _descend(inputs: InputT, stage: Stage[InputT], known: Known) -> StageLoss | 
 class _CompiledStages(Generic[InputT]):
     """Some stages and all target networks as one graph.
 
-    The losses are the eager path's: they run once for each shape of inputs, while the parameters and buffers of the networks
-    are the graph's. Scheduled values and the shares of target updates are tensors, so changing them compiles nothing.
+    The losses are those of the eager path: they are traced once for each shape of inputs, with the graph's tensors in place
+    of the networks' parameters and buffers. Schedules and target shares are tensors, so a new value needs no compilation.
     """
 
     def __init__(
         self,
         stages: Sequence[Stage[InputT]],
-        networks: Sequence[tuple[nn.Module, Tensor]],  # each with its flat parameters, which two may share
+        networks: Sequence[tuple[nn.Module, Tensor]],  # each with its flat parameters, which two networks may share
         targets: Mapping[str, TargetNetwork],
         schedules: Mapping[str, Schedule],
         example: InputT,
@@ -259,13 +259,15 @@ class _CompiledStages(Generic[InputT]):
         self._others = list({id(vector): vector for vector in self._vectors if id(vector) not in owned}.values())
         fields: Any = example
         self._make_inputs = type(example)
-        self._fields = [name for name, value in fields._asdict().items() if isinstance(value, Tensor)]
-        self._blank = {name: None for name, value in fields._asdict().items() if not isinstance(value, Tensor)}
+        self._size = len(fields)
+        self._fields = [i for i, value in enumerate(fields) if isinstance(value, Tensor)]
         self._draws = [name for stage in stages for name in stage.draws]
         number = torch.zeros((), dtype=torch.float64, device=self._vectors[0].device)
         self._settings = {name: number.clone() for name in schedules}
         self._shares = {name: number.clone() for name in targets}
-        self._outputs: list[tuple[str, str, str]] = []  # stage, field of ``StageLoss``, name
+        self._last: dict[int, float] = {}  # what the tensors of settings and shares hold
+        #: by stage: where its loss, its metrics and what it keeps are among the outputs of the graph
+        self._outputs: list[tuple[str, int, dict[str, int], dict[str, int]]] = []
         self._graph = compiled_graph.CompiledGraph(
             self._step,
             {
@@ -278,7 +280,8 @@ class _CompiledStages(Generic[InputT]):
         )
 
     def _tensors(self, inputs: InputT, draws: Mapping[str, Tensor]) -> list[Tensor]:
-        return [*(getattr(inputs, name) for name in self._fields), *(draws[name] for name in self._draws)]
+        fields: Any = inputs
+        return [*[fields[i] for i in self._fields], *[draws[name] for name in self._draws]]
 
     def prepare(self, inputs: InputT, draws: Mapping[str, Tensor]) -> None:
         """Compiles for inputs like these."""
@@ -287,23 +290,28 @@ class _CompiledStages(Generic[InputT]):
     def __call__(
         self, inputs: InputT, draws: Mapping[str, Tensor], settings: Mapping[str, float], shares: Mapping[str, float]
     ) -> dict[str, StageLoss]:
-        for name, value in settings.items():
-            self._settings[name].fill_(value)
-        for name, value in shares.items():
-            self._shares[name].fill_(value)
-        measured: dict[str, dict[str, dict[str, Tensor]]] = {
-            stage.name: {"loss": {}, "metrics": {}, "kept": {}} for stage in self._stages
+        for tensors, values in ((self._settings, settings), (self._shares, shares)):
+            for name, value in values.items():
+                tensor = tensors[name]
+                if self._last.get(id(tensor)) != value:
+                    self._last[id(tensor)] = value
+                    tensor.fill_(value)
+        outputs = self._graph(self._tensors(inputs, draws))
+        return {
+            name: StageLoss(
+                outputs[loss], {key: outputs[i] for key, i in metrics.items()}, {key: outputs[i] for key, i in kept.items()}
+            )
+            for name, loss, metrics, kept in self._outputs
         }
-        for (stage_name, part, name), tensor in zip(self._outputs, self._graph(self._tensors(inputs, draws)), strict=True):
-            measured[stage_name][part][name] = tensor
-        return {name: StageLoss(parts["loss"]["loss"], parts["metrics"], parts["kept"]) for name, parts in measured.items()}
 
     def _step(self, state: Groups, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         given = {id(vector): tensor for vector, tensor in zip(self._others, state["others"], strict=True)}
         given.update({id(stage.optimizer.parameters): state[stage.name][0] for stage in self._stages})
         split = len(self._fields)
-        fields: dict[str, Any] = {**self._blank, **dict(zip(self._fields, tensors[:split], strict=True))}
-        inputs = self._make_inputs(**fields)
+        fields: list[Any] = [None] * self._size
+        for i, tensor in zip(self._fields, tensors[:split], strict=True):
+            fields[i] = tensor
+        inputs = self._make_inputs(*fields)
         settings = dict(zip(self._settings, state["settings"], strict=True))
         rate = settings.pop("learning_rate")
         known = {name: value.float() for name, value in settings.items()}
@@ -325,10 +333,12 @@ class _CompiledStages(Generic[InputT]):
         for target, share in zip(self._targets.values(), state["shares"], strict=True):
             vector = given[id(target.vector)]
             target.follow(vector, given[id(target.source)], share.to(vector.dtype))
-        self._outputs, values = [], []
+        self._outputs = []
+        values: list[Tensor] = []
         for name, output in done.items():
-            parts = {"loss": {"loss": output.loss}, "metrics": output.metrics, "kept": output.kept}
-            for part, named in parts.items():
-                self._outputs += [(name, part, key) for key in named]
-                values += list(named.values())
+            first = len(values)
+            values += [output.loss, *output.metrics.values(), *output.kept.values()]
+            places = iter(range(first + 1, len(values)))
+            metrics = dict(zip(output.metrics, places, strict=False))
+            self._outputs.append((name, first, metrics, dict(zip(output.kept, places, strict=False))))
         return values

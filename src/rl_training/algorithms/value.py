@@ -1,4 +1,4 @@
-"""What the algorithms that learn action values share: the update step, the target network and the replay."""
+"""Shared by the algorithms that learn action values: the update step, the target network and the replay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rl_training.types import SpaceSpec, TransitionBatch, UpdateResult
 
 
 class QLearningConfig(EpsilonGreedyConfig):
-    """What everything that learns action values has."""
+    """Settings of every algorithm that learns action values."""
 
     double: bool = Field(False, description="choose the bootstrap action with the online network")
     tau: Fraction = Field(1.0, description="share of the online weights in a target update; 1: a copy")
@@ -35,7 +35,7 @@ class QLearningConfig(EpsilonGreedyConfig):
 
 
 class ValueConfig(QLearningConfig):
-    """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the switches on."""
+    """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the options enabled."""
 
     hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
     cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
@@ -43,15 +43,15 @@ class ValueConfig(QLearningConfig):
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
     noisy: bool = Field(
         False,
-        description="explore by noise in the last layers instead of epsilon; all environments share one sample of it until "
-        "the next update",
+        description="explore with noise in the last layers instead of epsilon; all environments share one noise sample "
+        "until the next update",
     )
     n_step: Positive = Field(1, description="rewards summed in one transition")
     prioritized: bool = Field(False, description="sample by priority instead of uniformly")
     priority_alpha: Fraction = Field(0.5, description="exponent of the priorities; 0: uniform sampling")
     priority_beta: Fraction = Field(0.4, description="initial importance-sampling exponent; 0: no correction")
     priority_beta_steps: Count = Field(
-        50_000, description="env steps over which the importance-sampling exponent grows to 1; 0: it stays constant"
+        50_000, description="env steps over which the importance-sampling exponent grows to 1; 0: constant"
     )
 
 
@@ -60,7 +60,7 @@ ValueConfigT = TypeVar("ValueConfigT", bound=ValueConfig)
 
 
 class LossOutput(NamedTuple):
-    """A loss before reduction, what to report, and the priority of each sample."""
+    """A loss before reduction, the metrics to report, and the priority of each sample."""
 
     loss: Tensor  # (batch,)
     metrics: Mapping[str, Tensor]  # each (batch,)
@@ -107,7 +107,7 @@ class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
 
     @abstractmethod
     def stage_loss(self, batch: BatchT, known: Known) -> StageLoss:
-        """The loss of the networks as they are."""
+        """The loss with the current weights."""
 
     def draws(self) -> Mapping[str, Draw[BatchT]]:
         """The random inputs of the loss, by name, if it has any."""
@@ -139,7 +139,7 @@ class ValueAlgorithm(QLearning[ValueConfigT, TransitionBatch]):
 
     @abstractmethod
     def loss(self, online: Values, target: Values, batch: TransitionBatch, known: Known = NOTHING) -> LossOutput:
-        """The per-sample loss, from two functions of the observations; ``known`` has the random inputs of ``draws``."""
+        """The per-sample loss, from two functions of the observations; ``known`` holds the random inputs of ``draws``."""
 
     def stage_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
         output = self.loss(self.policy.network, self.target, batch, known)
@@ -151,7 +151,7 @@ class ValueAlgorithm(QLearning[ValueConfigT, TransitionBatch]):
         return super().update(batch, env_steps)
 
     def _resample_noise(self) -> None:
-        """New noise for each update, in both networks; acting uses the online network's until the next."""
+        """Draws new noise in both networks before each update; acting uses the online network's noise until the next one."""
         for layer in self._noisy_layers:
             layer.resample(self.streams["noise"])
 
@@ -174,7 +174,7 @@ class ValueAlgorithm(QLearning[ValueConfigT, TransitionBatch]):
 
 
 def make_body(config: ValueConfig, spec: SpaceSpec, generator: torch.Generator, atoms: int = 1) -> tuple[Encoder, ValueHead]:
-    """The trunk and the head that a config asks for."""
+    """The trunk and the head for a config."""
     return make_value_body(
         spec.observation,
         spec.action.count,

@@ -1,4 +1,4 @@
-"""The Python surface: one managed class per algorithm."""
+"""The Python API: one managed class per algorithm."""
 
 from rl_training.api import algorithms as _algorithms
 from rl_training.api.algorithms import ManagedAlgorithm, load_agent, managed

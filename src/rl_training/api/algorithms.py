@@ -47,9 +47,9 @@ def _warn(message: str) -> None:
 
 
 class ManagedAlgorithm:
-    """What every algorithm's class can do. Settings are those of ``TrainConfig`` and of the algorithm, by name.
+    """The interface of all managed classes. Keyword arguments are the settings of ``TrainConfig`` and of the algorithm.
 
-    With ``output_dir`` the agent keeps a run directory (log, checkpoints) that ``resume`` can continue; without, it writes
+    With ``output_dir`` the agent keeps a run directory (log, checkpoints) that ``resume`` can continue; without it, it writes
     nothing until ``save`` is called.
     """
 
@@ -72,8 +72,8 @@ class ManagedAlgorithm:
 
     @classmethod
     def _sort(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings by where they belong: the run's own at the top level, the algorithm's under ``algo_kwargs``; with
-        current names."""
+        """Sorts settings into a config, under their current names: the run's at the top level, the algorithm's under
+        ``algo_kwargs``."""
         config_class = cls.algorithm_class.config_class
         common = set(TrainConfig.model_fields) - {"algo", "env_id", "algo_kwargs"}
         own = set(config_class.model_fields)
@@ -90,7 +90,7 @@ class ManagedAlgorithm:
 
     @classmethod
     def from_config(cls, name_or_path: str, env: EnvLike | None = None, **settings: Any) -> Self:
-        """An agent from a packaged config or a YAML file, with settings on top."""
+        """An agent from a packaged config or a YAML file; ``settings`` override its values."""
         data = load_config_data(name_or_path)
         if get_algorithm(str(data.get("algo"))) is not cls.algorithm_class:
             raise ConfigError(f"the config {name_or_path} is for '{data.get('algo')}', not for {cls.algo_name}")
@@ -105,7 +105,7 @@ class ManagedAlgorithm:
         return agent
 
     def learn(self, total_timesteps: int | None = None, *, progress: bool = False) -> Self:
-        """Trains until the agent has seen ``total_timesteps`` env steps in all, counted from its beginning.
+        """Trains until the agent has seen ``total_timesteps`` env steps in all, including earlier calls.
 
         Ctrl-C finishes the step, saves if there is a run directory, and raises ``KeyboardInterrupt``.
         """
@@ -113,14 +113,14 @@ class ManagedAlgorithm:
             raise ConfigError("the agent is closed and cannot learn; load or resume it again")
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
         asked = self.config.with_values(total_timesteps=total)
-        begun = self._trainer is not None and self._trainer.env_steps > 0
-        if not begun or total > self.config.total_timesteps:  # a run that has begun can be stopped early, not shortened
+        started = self._trainer is not None and self._trainer.env_steps > 0
+        if not started or total > self.config.total_timesteps:  # a started run can be stopped early, not shortened
             self.config = asked
         trainer = self._get_trainer()
         if trainer.env_steps >= total:
             _warn(
-                f"the agent has already seen {trainer.env_steps} steps; total_timesteps counts from the beginning, so give "
-                "a larger number to train further"
+                f"the agent has already seen {trainer.env_steps} steps; total_timesteps includes these, so pass a "
+                "larger number to train further"
             )
         if trainer.run is None and self.config.output_dir is not None:
             trainer.require_room_to_save()
@@ -138,7 +138,7 @@ class ManagedAlgorithm:
 
     def evaluate(self, episodes: int = 20) -> EvaluationResult:
         """Whole episodes of the deterministic policy, on environments and seeds that training never sees."""
-        if self._trainer is None and self._policy is not None:  # loaded: only the policy and the config are needed
+        if self._trainer is None and self._policy is not None:  # a loaded agent needs only its policy and config
             result = self._evaluate_loaded(self._policy, episodes)
         else:
             result = self._get_trainer().evaluate(episodes)
@@ -165,7 +165,7 @@ class ManagedAlgorithm:
         action_mask: Any = None,
         reward: Any = None,
     ) -> tuple[Array, Carry]:
-        """The action for one observation, or one per row of a batch; and the state to pass to the next call.
+        """The action for one observation, or one per row of a batch, and the state to pass to the next call.
 
         ``reward`` is the previous reward, for policies that take it as an input.
         """
@@ -176,11 +176,11 @@ class ManagedAlgorithm:
         )
 
     def save(self, path: str | Path, *, full: bool = False) -> None:
-        """Writes a checkpoint: the policy, or with ``full`` everything that an exact continuation needs (replay included)."""
+        """Writes a checkpoint: the policy, or with ``full`` everything needed to continue exactly, replay included."""
         if not full:
             save_policy(self.policy, self.config, Path(path))
         elif self._closed:
-            raise ConfigError("the agent is closed, and only its policy is left to save; use full=False")
+            raise ConfigError("the agent is closed, so only its policy can be saved; use full=False")
         else:
             self._get_trainer().checkpoints.save_to(Path(path))
 
@@ -215,7 +215,7 @@ class ManagedAlgorithm:
         return agent
 
     def export(self, path: str | Path, file_format: str | None = None) -> Path:
-        """Writes the policy as ONNX or safetensors (by the file's ending), verified against this one."""
+        """Writes the policy as ONNX or safetensors (by the file's ending), and checks it against this one."""
         export_policy(self.policy, self.config, Path(path), file_format)
         return Path(path)
 
@@ -256,14 +256,14 @@ class ManagedAlgorithm:
 
 
 def _describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
-    """An environment as config values, and the factory that makes it if those are not enough."""
+    """An environment as config values, and a factory if those cannot describe it."""
     if isinstance(env, str):
         return {"env_id": env}, None
     if isinstance(env, gym.Env):
         return {"env_id": env_name(env), "env_from_python": True}, GivenEnv(env)
     if callable(env):
         return {"env_id": getattr(env, "__name__", type(env).__name__), "env_from_python": True}, env
-    raise ConfigError(f"an environment is a Gymnasium id, an environment, or a function that makes one, not {env!r}")
+    raise ConfigError(f"env must be a Gymnasium id, an environment or a function that creates one, not {env!r}")
 
 
 def _factory_of(env: EnvLike) -> EnvFactory:
@@ -273,12 +273,12 @@ def _factory_of(env: EnvLike) -> EnvFactory:
 
 def _require_spaces(policy: Policy, spec: SpaceSpec) -> None:
     if policy.spec != spec:
-        raise SpaceError("the spaces of the environment are not those that the policy was trained with")
+        raise SpaceError("the spaces of the environment differ from those that the policy was trained with")
 
 
 @functools.cache
 def managed(algorithm: str | AlgorithmClass) -> type[ManagedAlgorithm]:
-    """The managed class of an algorithm, which is given by its name, its ``module:Class`` path, or as a class."""
+    """The managed class of an algorithm, given by its name, its ``module:Class`` path or its class."""
     algorithm_class = get_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     name = algorithm if isinstance(algorithm, str) else name_of(algorithm)
     doc = f"{algorithm_class.__doc__}\n\nThe agent whose updates are made by ``{algorithm_class.__module__}``."

@@ -25,7 +25,7 @@ def random_shift(images: Tensor, pad: int, rng: np.random.Generator, copies: int
 
 
 def _shift_rows(images: Array, shifts: Array, out: Array) -> None:
-    """Copies the part that remains visible and repeats its edges. On a CPU this takes a third of the time of any gather."""
+    """Copies the part that stays visible and repeats its edges. On a CPU this is three times as fast as a gather."""
     height, width = images.shape[2:]
     for row, (down, right) in enumerate(shifts.tolist()):
         source, target = images[row % len(images)], out[row]
@@ -44,7 +44,7 @@ def _shift_rows(images: Array, shifts: Array, out: Array) -> None:
 
 
 def shift_by_gather(images: Tensor, shifts: Tensor) -> Tensor:
-    """The same by a single gather, for devices where that is fast: pixel (y, x) is the one nearest to (y, x) + shift."""
+    """The same with a single gather, for devices where that is fast: pixel (y, x) is the one nearest to (y, x) + shift."""
     batch, channels, height, width = images.shape
     rows = (torch.arange(height, device=images.device) + shifts[:, :1]).clamp_(0, height - 1)
     columns = (torch.arange(width, device=images.device) + shifts[:, 1:]).clamp_(0, width - 1)

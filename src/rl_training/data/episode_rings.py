@@ -1,10 +1,10 @@
-"""Steps of several environments in the order of time, each observation stored once: what replays of frames and of sequences
-are made of.
+"""Storage for replays of frames and of sequences: the steps of several environments in time order, each observation stored
+once.
 
-Each environment has a ring of slots, one observation a slot, an episode's final observation included. What can be sampled,
-an item, is a stretch of neighbouring slots and is known by the slot in which it begins. Of stacked images a slot keeps the
-newest frame only, and a stack is rebuilt when it is sampled: a frame's predecessors are the slots before it. An n-step window
-too is a row of neighbouring slots, so its sum is made here.
+Each environment has a ring of slots with one observation per slot, including the final observation of an episode. An item,
+which is what can be sampled, is a run of consecutive slots and is identified by its first slot. For stacked images a slot
+keeps only the newest frame; sampling rebuilds the stack from the preceding slots. An n-step window is also a run of
+consecutive slots, so n-step sums are computed here.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from rl_training.data.sum_tree import SumTree
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.types import Array, State, Step
 
-#: one slot in so many is spare, for observations in which nobody acts: final ones, and frames that precede a first one
+#: one spare slot per this many steps, for observations without an action: final ones, and frames before the first one
 STEPS_PER_SPARE_SLOT = 20
-#: columns gathered at a time: frames that neighbouring rows share are then still in the cache
+#: columns gathered at a time: few enough that frames shared by neighbouring rows are still in the cache
 GATHERED_TOGETHER = 64
-#: so many first steps are looked at for stacks that nobody told of
-LOOKS_FOR_STACKS = 100
+#: number of first steps checked for undeclared frame stacks
+STACK_CHECKS = 100
 
 
 @dataclass
 class _Ring:
-    """Where one environment's ring stands. Positions count on for ever; position p lies in slot p % slots."""
+    """The state of one environment's ring. Positions are never reused; position p is stored in slot p % slots."""
 
-    quota: int  # how many items it may hold
-    written: int = 0  # observations so far; the last one is the newest
-    running: bool = False  # whether an episode goes on from there
+    quota: int  # maximum number of items
+    written: int = 0  # number of observations written so far
+    running: bool = False  # whether the newest observation's episode continues
     waiting: int = 0  # the first position whose n-step window is not complete
-    queued: int = 0  # how many items ever became complete ...
-    retired: int = 0  # ... and how many of them are gone again
+    queued: int = 0  # number of items completed so far
+    retired: int = 0  # number of those that can no longer be sampled
 
     def __len__(self) -> int:
         return self.queued - self.retired
 
 
 class _SlotPriorities(PriorityIndex):
-    """Priorities of slots, which also lose them."""
+    """Priorities of slots, which can also be removed."""
 
     def remove(self, slots: NDArray[np.int64]) -> None:
         self._tree.set(slots, 0.0)
 
     def update(self, indices: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
-        held = self._tree.get(indices) > 0.0  # an item may have gone since it was sampled
+        held = self._tree.get(indices) > 0.0  # an item may have been overwritten since it was sampled
         if held.any():
             super().update(indices[held], priorities[held])
 
 
 class EpisodeRings(ABC):
-    """The rings. A subclass says which items become complete (``_items``), how far back one reaches (``_reach``), and puts
-    samples together from ``_take`` and ``_observations``."""
+    """The rings. A subclass defines which items a step completes (``_items``) and how far back an item reaches (``_reach``),
+    and builds batches with ``_take`` and ``_observations``."""
 
     def __init__(
         self,
@@ -84,10 +84,11 @@ class EpisodeRings(ABC):
         further_bytes: int = 0,
         what: str,
     ) -> None:
-        """``slots`` and ``quotas`` (of items) are each environment's; ``what`` names the replay if it does not fit."""
+        """``slots`` and ``quotas`` (of items) are per environment; ``what`` names the replay in an out-of-memory error."""
         if obs_shape[0] % stack:
             raise ConfigError(
-                f"{obs_shape[0]} channels are not {stack} frames; set frame_stack to what the environment stacks"
+                f"images with {obs_shape[0]} channels are not stacks of {stack} frames; set frame_stack to the number of "
+                "frames that the environment stacks"
             )
         self.stack, self.num_envs = stack, len(quotas)
         self.n_step, self.gamma = n_step, gamma
@@ -98,10 +99,10 @@ class EpisodeRings(ABC):
         layout: dict[str, Any] = {
             "frame": np.dtype((obs_dtype, (self._channels, *obs_shape[1:]))),
             "action": np.dtype((action_dtype, action_shape)),
-            "reward": np.dtype(np.float32),  # of one step while its window is open, then the n-step sum
+            "reward": np.dtype(np.float32),  # of one step until its window is complete, then the n-step sum
             "discount": np.dtype(np.float32),
-            "length": np.dtype(np.int32),  # of the window: so many slots on is the observation to bootstrap from
-            "age": np.dtype(np.int32),  # how many frames before this one are its episode's, stack - 1 at most
+            "length": np.dtype(np.int32),  # of the window: slots from here to the observation to bootstrap from
+            "age": np.dtype(np.int32),  # number of earlier frames in the episode, at most stack - 1
             **further_columns,
         }
         if masked_actions:
@@ -111,33 +112,33 @@ class EpisodeRings(ABC):
         tree = 0 if alpha is None else SumTree.bytes_of(total)
         require_memory(needed + tree + further_bytes, what)
         self._columns = {name: np.zeros(total, dtype) for name, dtype in layout.items()}
-        #: positions of the items that can be sampled; the i-th that became complete is at i % its length
+        #: positions of the items that can be sampled; the i-th completed item is at index i % row length
         self._queue = np.zeros((self.num_envs, max(quotas)), np.int64)
         self._priorities = None if alpha is None else _SlotPriorities(total, alpha, rng)
-        self._looks_for_stacks = LOOKS_FOR_STACKS
-        self._changed: dict[int, bool] = {}  # slots that came or went in this step, and whether they can now be sampled
+        self._stack_checks = STACK_CHECKS
+        self._changed: dict[int, bool] = {}  # slots of items added or retired in this step -> whether it was added
 
     def __len__(self) -> int:
-        """How many items can be sampled now: complete, and every slot of them still there."""
+        """The number of items that can be sampled: complete, and with no slot overwritten."""
         return sum(map(len, self._rings))
 
     @property
     def nbytes(self) -> int:
-        """The memory that the rings take, full or not."""
+        """The memory allocated for the rings."""
         tree = 0 if self._priorities is None else self._priorities.nbytes
         return sum(column.nbytes for column in self._columns.values()) + self._queue.nbytes + tree
 
     def discard(self, env_index: int) -> None:
-        """Forgets an environment's open items, when its episode cannot go on. What was complete stays."""
+        """Drops an environment's incomplete items because its episode cannot continue. Complete items stay."""
         self._rings[env_index].running = False
 
     def update_priorities(self, indices: NDArray[np.int64], priorities: Array) -> None:
-        """New priorities of sampled items. A uniform buffer has none to update."""
+        """Sets new priorities of sampled items. A uniform buffer ignores them."""
         if self._priorities is not None:
             self._priorities.update(indices, priorities)
 
     def state_dict(self) -> State:
-        """The used part of the rings (a copy), open windows included."""
+        """A copy of the used part of the rings, including incomplete windows."""
         used = self._used_slots()
         return {
             "fits": self._fits(),
@@ -151,7 +152,7 @@ class EpisodeRings(ABC):
         if state["fits"] != self._fits():
             raise CheckpointError(
                 f"the saved replay ({_describe(state['fits'])}) does not fit this buffer ({_describe(self._fits())}); "
-                "resume with the run's own settings"
+                "resume with the settings that the run was started with"
             )
         self._rings = [_Ring(**ring) for ring in state["rings"]]
         self._queue[:] = state["queue"]
@@ -164,14 +165,14 @@ class EpisodeRings(ABC):
 
     @abstractmethod
     def _items(self, env: int, windows: range, ended: bool) -> Iterable[int]:
-        """Where the items begin that a step has completed; it completed the n-step windows from ``windows``."""
+        """The first positions of the items that a step has completed; ``windows`` are the n-step windows it completed."""
 
     @abstractmethod
     def _reach(self, env: int, position: int) -> int:
-        """The oldest position that the item at this one needs. It never falls from one item to the next."""
+        """The oldest position that the item at this position needs. It never decreases from one item to the next."""
 
     def _add_steps(self, step: Step, envs: Iterable[int]) -> None:
-        """One step of these environments, with whole stacks, oldest frame first."""
+        """Adds one step of these environments. Observations are whole stacks, oldest frame first."""
         self._check(step)
         self._changed.clear()
         for env in envs:
@@ -183,33 +184,33 @@ class EpisodeRings(ABC):
             self._priorities.add(slots[held])
 
     def _check(self, step: Step) -> None:
-        """A stack can be rebuilt from single frames only if each observation is the one before it, moved by one frame."""
+        """Checks that each observation is the previous one shifted by one frame: only then can stacks be rebuilt."""
         if self.stack > 1:
             moved = step.next_obs[:, : -self._channels] == step.obs[:, self._channels :]
             if not moved.all():
                 env = int(np.flatnonzero(~moved.reshape(self.num_envs, -1).all(axis=1))[0])
                 raise ConfigError(
-                    f"environment {env} gives no stack of {self.stack} frames: its observation after a step does not begin "
-                    f"with the last {self.stack - 1} frames of the one before; set frame_stack to the number of frames that "
+                    f"environment {env} does not stack {self.stack} frames: its observation after a step does not start with "
+                    f"the last {self.stack - 1} frames of the previous one; set frame_stack to the number of frames that "
                     "it stacks"
                 )
-        elif self._looks_for_stacks and step.obs.ndim == 4:
-            self._looks_for_stacks -= 1
+        elif self._stack_checks and step.obs.ndim == 4:
+            self._stack_checks -= 1
             self._warn_of_stacks(step.obs[0], step.next_obs[0])
         for env, ring in enumerate(self._rings):
             newest = self._columns["frame"][self._slot(env, ring.written - 1)]
             if ring.running and not np.array_equal(step.obs[env, -self._channels :], newest):
-                raise ValueError(f"environment {env} does not go on from its last observation; discard it after a reset")
+                raise ValueError(f"environment {env} does not continue from its last observation; call discard after a reset")
 
     def _warn_of_stacks(self, obs: Array, next_obs: Array) -> None:
-        """Said once, if an image is the one before moved by some channels and its newest differ: a stack stored whole."""
+        """Warns once if an image looks like an undeclared stack: the previous image shifted by some channels."""
         channels = len(obs)
         for new in (c for c in range(1, channels) if channels % c == 0):
             if np.array_equal(next_obs[:-new], obs[new:]) and not np.array_equal(next_obs[-new:], obs[-new:]):
-                self._looks_for_stacks = 0
+                self._stack_checks = 0
                 warnings.warn(
-                    f"the images look like stacks of {channels // new} frames and are stored whole; with "
-                    f"algo_kwargs.frame_stack: {channels // new} each frame is stored once",
+                    f"the images look like stacks of {channels // new} frames, but are stored whole; set "
+                    f"algo_kwargs.frame_stack: {channels // new} to store each frame once",
                     stacklevel=2,
                 )
                 return
@@ -226,7 +227,7 @@ class EpisodeRings(ABC):
         if "action_mask" in columns and step.next_action_mask is not None:
             columns["action_mask"][self._slot(env, position + 1)] = step.next_action_mask[env]
         terminated, ended = bool(step.terminated[env]), bool(step.ended[env])
-        complete = position + 1 if ended else position + 2 - self.n_step  # the first that is not
+        complete = position + 1 if ended else position + 2 - self.n_step  # the first incomplete window
         windows = range(ring.waiting, max(ring.waiting, complete))
         for begin in windows:
             self._complete(env, begin, position, terminated)
@@ -236,7 +237,7 @@ class EpisodeRings(ABC):
             self._enqueue(env, begin)
 
     def _begin(self, env: int, obs: Array) -> None:
-        """An episode's first stack, of which repetitions of the oldest frame need no slots."""
+        """Stores an episode's first stack. Repetitions of the oldest frame take no slots."""
         frames = obs.reshape(self.stack, self._channels, *obs.shape[1:])
         oldest = 0
         while oldest + 1 < self.stack and np.array_equal(frames[oldest + 1], frames[0]):
@@ -246,7 +247,7 @@ class EpisodeRings(ABC):
         self._rings[env].waiting = self._rings[env].written - 1
 
     def _append(self, env: int, frame: Array, age: int) -> None:
-        """One more observation. The items whose oldest slot makes way for it can no longer be sampled."""
+        """Stores one observation and retires the items whose oldest slot it overwrites."""
         ring = self._rings[env]
         overwritten = ring.written - self._slots
         while len(ring) and self._reach(env, self._oldest(env)) <= overwritten:
@@ -257,7 +258,7 @@ class EpisodeRings(ABC):
         ring.written += 1
 
     def _complete(self, env: int, begin: int, last: int, terminated: bool) -> None:
-        """The window from ``begin`` to ``last`` is whole. No later window needs the first reward again."""
+        """Stores the n-step sum of the window ``begin`` to ``last`` over its first reward, which is not needed again."""
         columns, slot = self._columns, self._slot(env, begin)
         total = 0.0
         for position in range(last, begin - 1, -1):
@@ -282,7 +283,7 @@ class EpisodeRings(ABC):
     # -- reading
 
     def _draw(self, count: int, beta: float) -> tuple[NDArray[np.int64], torch.Tensor | None]:
-        """The slots of ``count`` items, with replacement; of a prioritised buffer with weights, corrected by ``beta``."""
+        """Samples ``count`` items with replacement: slots and, if prioritised, importance weights of exponent ``beta``."""
         if len(self) == 0:
             raise ValueError("cannot sample from an empty replay buffer")
         if self._priorities is None:
@@ -298,7 +299,7 @@ class EpisodeRings(ABC):
         return env * self._slots + position % self._slots
 
     def _slots_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the items numbered 0 ... len - 1 begin."""
+        """The first slots of the items with these numbers, from 0 to len - 1."""
         retired = np.array([ring.retired for ring in self._rings])
         counts = np.array([len(ring) for ring in self._rings])
         ends = counts.cumsum()
@@ -308,20 +309,20 @@ class EpisodeRings(ABC):
         slots: NDArray[np.int64] = env * self._slots + positions % self._slots
         return slots
 
-    def _further(self, slots: NDArray[np.int64], steps: Array) -> NDArray[np.int64]:
-        """So many positions after (or before) these slots, in the same environments."""
-        ring = slots // self._slots * self._slots  # where its environment's slots begin
-        further: NDArray[np.int64] = ring + (slots - ring + steps) % self._slots
-        return further
+    def _shifted(self, slots: NDArray[np.int64], steps: Array) -> NDArray[np.int64]:
+        """The slots this many steps after (or before) these, in the same rings."""
+        ring = slots // self._slots * self._slots  # the first slot of the ring
+        shifted: NDArray[np.int64] = ring + (slots - ring + steps) % self._slots
+        return shifted
 
     def _observations(self, slots: NDArray[np.int64]) -> torch.Tensor:
-        """The observations whose newest frames are in ``slots`` (row, batch); a first frame stands for earlier ones."""
+        """The observations whose newest frames are in ``slots`` (row, batch). Missing earlier frames repeat the first one."""
         if self.stack == 1:
             return self._take("frame", slots)
         column, (rows, batch) = self._columns["frame"], slots.shape
         back = np.minimum(self._columns["age"][slots][..., None], np.arange(self.stack - 1, -1, -1))  # (row, batch, stack)
-        frames = self._further(slots[..., None], -back)
-        # One piece of memory for all: the allocator hands several of this size back to the system and has them cleared again.
+        frames = self._shifted(slots[..., None], -back)
+        # A single allocation: the allocator would return several of this size to the system, and new ones would be zeroed.
         stacks = torch.empty((rows, batch, self.stack, *column.shape[1:]), dtype=torch.uint8)
         for first in range(0, batch, GATHERED_TOGETHER):
             part = slice(first, first + GATHERED_TOGETHER)
@@ -331,7 +332,7 @@ class EpisodeRings(ABC):
 
     def _take(self, name: str, slots: NDArray[np.int64]) -> torch.Tensor:
         column = self._columns[name]
-        # Into torch's memory, which is 64-byte aligned where numpy's is not: products then round the same in every run.
+        # Gather into torch's memory: unlike numpy's, it is 64-byte aligned, so matrix products round the same in every run.
         taken = torch.empty((*slots.shape, *column.shape[1:]), dtype=torch.from_numpy(column[:0]).dtype)
         column.take(slots, axis=0, out=taken.numpy(), mode="clip")
         return taken.to(self._device)
@@ -362,5 +363,5 @@ def _describe(fits: dict[str, Any]) -> str:
 
 
 def equal_shares(capacity: int, num_envs: int) -> list[int]:
-    """A capacity dealt out to environments."""
+    """Divides a capacity among the environments as equally as possible."""
     return [capacity // num_envs + (env < capacity % num_envs) for env in range(num_envs)]

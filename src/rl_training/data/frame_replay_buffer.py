@@ -1,8 +1,8 @@
-"""Replay of stacked images that keeps every frame once (the idea of Mnih et al. 2015's replay; priorities: Schaul et al.,
+"""Replay of stacked images that stores every frame once (the idea is from Mnih et al. 2015; priorities: Schaul et al.,
 arXiv:1511.05952).
 
-A stack of 4 repeats each frame 4 times, and the next observation does so again; stored as they are, transitions take 8 times
-the memory.
+In stacks of 4 each frame occurs 4 times, and again in the next observations, so whole transitions would take 8 times the
+memory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rl_training.types import Step, TransitionBatch
 class FrameReplayBuffer(EpisodeRings):
     """The newest ``capacity`` n-step transitions, an equal share for each environment; uniform, or prioritised by ``alpha``.
 
-    ``add`` takes whole steps.
-    An episode of L steps takes L + 1 slots, and up to ``stack`` - 1 more if its first observation is not one frame repeated.
-    The spare slots pay for that while episodes have 20 steps or more (20 * ``stack`` if first observations are stacks of
-    different frames); with shorter ones the buffer holds fewer than ``capacity`` transitions.
+    ``add`` takes steps of all environments. An episode of L steps takes L + 1 slots, and up to ``stack`` - 1 more if its
+    first observation is not one frame repeated. The spare slots cover this if episodes have at least 20 steps
+    (20 * ``stack`` if first observations are stacks of different frames); with shorter episodes the buffer holds fewer than
+    ``capacity`` transitions.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FrameReplayBuffer(EpisodeRings):
         alpha: float | None = None,
     ) -> None:
         if capacity < num_envs:
-            raise ConfigError(f"algo_kwargs.buffer_size is {capacity}, but must be at least num_envs, {num_envs}")
+            raise ConfigError(f"algo_kwargs.buffer_size ({capacity}) must be at least num_envs ({num_envs})")
         self.capacity = capacity
         shares = equal_shares(capacity, num_envs)
         super().__init__(
@@ -66,7 +66,7 @@ class FrameReplayBuffer(EpisodeRings):
         )
 
     def add(self, step: Step) -> None:
-        """One step of all environments, with whole stacks, oldest frame first."""
+        """Adds one step of all environments. Observations are whole stacks, oldest frame first."""
         assert step.obs.dtype == step.next_obs.dtype == np.uint8
         self._add_steps(step, range(self.num_envs))
 
@@ -77,19 +77,19 @@ class FrameReplayBuffer(EpisodeRings):
         return position - int(self._columns["age"][self._slot(env, position)])
 
     def sample(self, batch_size: int, beta: float = 0.4) -> TransitionBatch:
-        """``batch_size`` transitions with replacement; of a prioritised buffer with weights, corrected by ``beta``."""
+        """Samples transitions with replacement; if prioritised, with importance weights of exponent ``beta``."""
         slots, weights = self._draw(batch_size, beta)
         batch = self.gather(slots)
         return batch if weights is None else batch._replace(weights=weights, indices=slots)
 
     def example(self, batch_size: int) -> TransitionBatch:
-        """A batch of the right shapes, whatever its content."""
+        """A batch with the right shapes and arbitrary contents."""
         batch = self.gather(np.zeros(batch_size, np.int64))
         return batch if self._priorities is None else batch._replace(weights=torch.ones_like(batch.reward))
 
     def gather(self, slots: NDArray[np.int64]) -> TransitionBatch:
-        """The transitions that begin in these slots. The tensors are new, not views of the rings."""
-        next_slots = self._further(slots, self._columns["length"][slots])
+        """The transitions that start in these slots, as new tensors."""
+        next_slots = self._shifted(slots, self._columns["length"][slots])
         obs, next_obs = self._observations(np.stack([slots, next_slots]))
         return TransitionBatch(
             obs=obs,

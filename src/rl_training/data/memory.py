@@ -1,4 +1,4 @@
-"""Checks that a planned allocation fits into memory. Without the check, the failure would come hours later."""
+"""Checks that a planned allocation fits into memory. Without this check, a run could fail hours later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP_FILES = {
 
 def available_memory() -> int | None:
     """Bytes that can be used without swapping or being killed; None if the system does not report it."""
-    known = [room for room in (_machine_memory(), _group_memory()) if room is not None]
+    known = [free for free in (_machine_memory(), _group_memory()) if free is not None]
     return min(known, default=None)
 
 
@@ -38,7 +38,7 @@ def _group_memory(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc
     files do not count as used, because the kernel can drop them."""
     if not own.exists():
         return None
-    rooms = []
+    free = []
     for line in own.read_text("utf-8").splitlines():
         _, controllers, place = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -50,14 +50,14 @@ def _group_memory(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc
             with contextlib.suppress(OSError, ValueError):  # another container's group, or no limit: "max"
                 allowed = int((folder / limit).read_text("utf-8"))
                 statistics = dict(entry.split() for entry in (folder / "memory.stat").read_text("utf-8").splitlines())
-                rooms.append(allowed - int((folder / usage).read_text("utf-8")) + int(statistics.get(cached, 0)))
-    return max(min(rooms), 0) if rooms else None
+                free.append(allowed - int((folder / usage).read_text("utf-8")) + int(statistics.get(cached, 0)))
+    return max(min(free), 0) if free else None
 
 
 def require_memory(
     needed: int, what: str, advice: str = "lower algo_kwargs.buffer_size", available: int | None = None
 ) -> None:
-    """Raises if this does not fit into the free memory (or what was ``available`` earlier), naming the setting to change."""
+    """Raises an error if this does not fit into the ``available`` memory (default: what is free now)."""
     available = available_memory() if available is None else available
     if available is not None and needed > available:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Steps into n-step transitions (Sutton 1988; the n-step targets of Rainbow, arXiv:1710.02298, section 4)."""
+"""Turns steps into n-step transitions (Sutton 1988; the n-step targets of Rainbow, arXiv:1710.02298, section 4)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from rl_training.types import Array, Carry, State, Step, Transitions
 
-#: one step of one environment that still waits for its later rewards: obs, action, reward
+#: a step of one environment whose window is incomplete: obs, action, reward
 _Pending = tuple[Array, Array, float]
 
 
 class StepRecorder:
-    """Hands steps on as they are, to a buffer that makes its own windows."""
+    """Passes steps on unchanged, for a buffer that builds n-step windows itself."""
 
     def record(self, step: Step, carry: Carry = ()) -> Step:
         return step
@@ -31,8 +31,9 @@ class StepRecorder:
 class NStepAccumulator:
     """Sums up to ``n`` rewards per transition and stores the complete discount, ``gamma^k * (1 - terminated)``.
 
-    ``k`` is the number of rewards really summed: a window ends with its episode, so an episode's last transitions sum
-    n-1, ..., 1 rewards. A truncated end keeps its bootstrap from the true final observation. No window crosses an episode.
+    ``k`` is the number of rewards in the sum: a window ends with its episode, so the last transitions of an episode sum
+    n-1, ..., 1 rewards. After a truncation they bootstrap from the true final observation. No window crosses an episode
+    boundary.
     """
 
     def __init__(self, num_envs: int, gamma: float, n: int = 1) -> None:
@@ -73,7 +74,7 @@ class NStepAccumulator:
         return total
 
     def discard(self, env_index: int) -> None:
-        """Forgets an environment's open window, when its episode cannot go on."""
+        """Drops an environment's incomplete window because its episode cannot continue."""
         self._windows[env_index].clear()
 
     def state_dict(self) -> State:

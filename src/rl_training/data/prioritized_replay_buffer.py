@@ -1,4 +1,4 @@
-"""Replay in which surprising transitions come up more often (Schaul et al., arXiv:1511.05952)."""
+"""Replay that samples transitions in proportion to their priorities (Schaul et al., arXiv:1511.05952)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.sum_tree import SumTree
 from rl_training.types import State, TransitionBatch, Transitions
 
-#: added to every priority, so that nothing is forgotten for ever
+#: added to every priority, so that every item can be sampled
 SMALLEST_PRIORITY = 1e-6
 
 
@@ -30,21 +30,21 @@ class PriorityIndex:
 
     @property
     def nbytes(self) -> int:
-        """The memory that the priorities take."""
+        """The memory of the priorities."""
         return self._tree.nbytes
 
     def add(self, indices: NDArray[np.int64]) -> None:
-        """Items that are new at these places."""
+        """Gives new items at these indices the largest priority."""
         self._tree.set(indices, np.full(len(indices), self._largest**self.alpha))
 
     def update(self, indices: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
-        """What the last update thinks of these items; among duplicates the last one counts."""
+        """Sets the priorities of these items. If an index occurs twice, its last priority is kept."""
         positive = np.abs(priorities).astype(np.float64) + SMALLEST_PRIORITY
         self._largest = max(self._largest, float(positive.max()))
         self._tree.set(indices, positive**self.alpha)
 
     def sample(self, count: int, items: int, beta: float) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Places, one from each of ``count`` equal shares of the total, and weights (N P)^-beta / the largest of them."""
+        """Indices, one from each of ``count`` equal strata, and weights (N P)^-beta divided by their maximum."""
         total = self._tree.total
         shares = (np.arange(count) + self._rng.random(count)) / count
         indices = self._tree.sample(shares * total)
@@ -60,7 +60,7 @@ class PriorityIndex:
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """``ReplayBuffer`` with priorities; a sample carries ``weights`` and the ``indices`` to update."""
+    """``ReplayBuffer`` with priorities; a batch has ``weights`` and the ``indices`` to update."""
 
     def __init__(
         self, capacity: int, obs_shape: tuple[int, ...], *, alpha: float, rng: np.random.Generator, **options: Any
@@ -79,7 +79,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._priorities.add((start + np.arange(count)) % self.capacity)
 
     def sample(self, batch_size: int, beta: float = 0.4) -> TransitionBatch:
-        """``batch_size`` transitions in proportion to their priorities."""
+        """Samples ``batch_size`` transitions in proportion to their priorities."""
         if len(self) == 0:
             raise ValueError("cannot sample from an empty replay buffer")
         indices, weights = self._priorities.sample(batch_size, len(self), beta)

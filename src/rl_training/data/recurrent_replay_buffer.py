@@ -1,9 +1,9 @@
 """Replay of sequences for networks with memory (Hausknecht & Stone 2015, arXiv:1507.06527; stored states, burn-in and
 overlap: Kapturowski et al. 2019, OpenReview r1lyTjAqYX).
 
-A sequence is a stretch of one episode, and no copy: steps lie in the rings once, so overlap and burn-in cost no memory, and
-images are kept as single frames. Only the recurrent state at a sequence's beginning is stored beside it; at the beginning of
-an episode that is zero.
+A sequence is a part of one episode. Steps are stored once, in the rings, so overlap and burn-in cost no memory, and images
+are kept as single frames. Only the recurrent state at the start of a sequence is stored separately; at the start of an
+episode it is zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rl_training.types import Array, Carry, SequenceBatch, State, Step, reset_ro
 
 
 class RecurrentStep(NamedTuple):
-    """A step of all environments, with what the policy remembered before it."""
+    """A step of all environments, with the policy's recurrent state before it."""
 
     step: Step
     start: NDArray[np.bool_]  # (env,) whether the step is the first of its episode
@@ -29,22 +29,22 @@ class RecurrentStep(NamedTuple):
 
 
 class RecurrentRecorder:
-    """Puts beside each step the state that acting had before it."""
+    """Adds to each step the recurrent state before it."""
 
     def __init__(self, initial: Carry) -> None:
-        """``initial`` is the state in which episodes begin, (env, ...) each, all zero; a carry may hold more after it."""
+        """``initial`` is the state at the start of an episode, (env, ...) each, all zero; a carry may have more arrays."""
         self._state = initial
         self._start = np.ones(len(initial[0]), np.bool_)
 
     def record(self, step: Step, carry: Carry) -> RecurrentStep:
-        """``carry`` is the policy's after the step, not yet reset."""
+        """``carry`` is the policy's carry after the step, not yet reset."""
         recorded = RecurrentStep(step, self._start, self._state)
         self._start = step.ended
         self._state = reset_rows(carry[: len(self._state)], step.ended)
         return recorded
 
     def discard(self, env_index: int) -> None:
-        """The episode of an environment cannot go on; a new one begins."""
+        """Starts a new episode of an environment whose episode cannot continue."""
         over = np.arange(len(self._start)) == env_index
         self._start, self._state = self._start | over, reset_rows(self._state, over)
 
@@ -56,14 +56,14 @@ class RecurrentRecorder:
 
 
 def cutting_problem(sequence_length: int, overlap: int, burn_in: int) -> str | None:
-    """Why episodes cannot be cut into such sequences, if they cannot."""
+    """Why episodes cannot be cut into such sequences; None if they can."""
     stride = sequence_length - overlap
     if not 0 <= overlap < sequence_length:
         return f"overlap ({overlap}) must be below sequence_length ({sequence_length})"
     if not 0 <= burn_in <= stride:
         return (
-            f"burn_in ({burn_in}) must be at most sequence_length - overlap ({stride}), so that every sequence but the first "
-            "of an episode has all of it before it"
+            f"burn_in ({burn_in}) must be at most sequence_length - overlap ({stride}), so that every sequence except the "
+            "first of an episode has enough steps before it"
         )
     return None
 
@@ -71,11 +71,11 @@ def cutting_problem(sequence_length: int, overlap: int, burn_in: int) -> str | N
 class RecurrentReplayBuffer(EpisodeRings):
     """Sequences of ``sequence_length`` steps from about the newest ``capacity`` steps, an equal share for each environment.
 
-    Each episode is cut every ``sequence_length`` - ``overlap`` steps; what is left at its end is shorter, and padded when
-    sampled. A sequence can be sampled when its episode has ended or the n further steps that its targets need are there.
-    The ``burn_in`` steps before a sequence come with it and the state is the one before those; a sequence at the beginning of
-    an episode needs none. With ``previous_actions`` (how many there are) the action and the reward before each observation
-    come along.
+    A sequence starts every ``sequence_length`` - ``overlap`` steps of an episode; the last one may be shorter and is padded
+    when sampled. A sequence can be sampled once its episode has ended or the n further steps that its targets need have been
+    added. A batch also has the ``burn_in`` steps before each sequence and the state before those; the first sequence of an
+    episode has no burn-in. With ``previous_actions`` (the number of actions) it also has the previous action and reward of
+    each observation.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class RecurrentReplayBuffer(EpisodeRings):
         share = equal_shares(capacity, num_envs)[0]
         self._reach_back = burn_in + self._stride + stack - 1
         slots = share + share // STEPS_PER_SPARE_SLOT + sequence_length + n_step + self._reach_back + 2 * stack + 3
-        slots += -slots % self._stride  # whole strides: see ``_states``
+        slots += -slots % self._stride  # a whole number of strides: see ``_states``
         columns: dict[str, np.dtype[Any]] = {
-            "sequence": np.dtype(np.int32),  # steps of the sequence that begins here
-            "first": np.dtype(np.bool_),  # whether it begins its episode
+            "sequence": np.dtype(np.int32),  # length of the sequence that starts here
+            "first": np.dtype(np.bool_),  # whether it is the first of its episode
         }
         if previous_actions:
             columns |= {"previous_action": np.dtype(np.int32), "previous_reward": np.dtype(np.float32)}
@@ -118,7 +118,7 @@ class RecurrentReplayBuffer(EpisodeRings):
         super().__init__(
             obs_shape,
             slots=slots,
-            quotas=[slots] * num_envs,  # a sequence goes when its steps are overwritten, and not before
+            quotas=[slots] * num_envs,  # sequences are only retired when their steps are overwritten
             stack=stack,
             n_step=n_step,
             gamma=gamma,
@@ -133,49 +133,49 @@ class RecurrentReplayBuffer(EpisodeRings):
             further_bytes=sum(4 * rows * int(np.prod(shape)) for shape in state_shapes),
             what=f"a replay of {capacity} steps in sequences",
         )
-        #: The state of a sequence lies in the row of the stride that its first slot is in. Only those that do not begin an
-        #: episode have one, and these are at least a stride apart, so that no two share a row.
+        #: A row per stride of slots: a sequence's state is stored in the row of its first slot. The first sequences of
+        #: episodes have no stored state, and the others start at least a stride apart, so that no two share a row.
         self._states = tuple(np.zeros((rows, *shape), np.float32) for shape in state_shapes)
         self._episode = [0] * num_envs  # the position of the running episode's first step
-        self._next = [0] * num_envs  # the position at which the next sequence begins
+        self._next = [0] * num_envs  # the position at which the next sequence starts
 
     @property
     def nbytes(self) -> int:
         return super().nbytes + sum(states.nbytes for states in self._states)
 
     def add(self, recorded: RecurrentStep) -> None:
-        """One step of all environments. An episode whose beginning was not seen is left out: nothing stands for its past."""
+        """Adds one step of all environments. Episodes whose start was not recorded are left out: their state is unknown."""
         running = [ring.running for ring in self._rings]
         envs = [env for env in range(self.num_envs) if running[env] or recorded.start[env]]
         self._add_steps(recorded.step, envs)
         for env in envs:
             position = self._rings[env].written - 2
-            begin = position + self.burn_in  # a sequence that begins there starts its burn-in here
+            begin = position + self.burn_in  # the burn-in of a sequence that starts there starts here
             whole_strides, rest = divmod(begin - self._episode[env], self._stride)
             if whole_strides and not rest:
                 for states, state in zip(self._states, recorded.state, strict=True):
                     states[self._slot(env, begin) // self._stride] = state[env]
 
     def sample(self, batch_size: int, beta: float = 0.0) -> SequenceBatch:
-        """``batch_size`` sequences, uniformly and with replacement; uniform samples need no correction by ``beta``."""
+        """Samples ``batch_size`` sequences uniformly with replacement. Uniform samples need no correction by ``beta``."""
         return self.gather(self._draw(batch_size, beta)[0])
 
     def example(self, batch_size: int) -> SequenceBatch:
-        """A batch of the right shapes, whatever its content."""
+        """A batch with the right shapes and arbitrary contents."""
         return self.gather(np.zeros(batch_size, np.int64))
 
     def gather(self, slots: NDArray[np.int64]) -> SequenceBatch:
-        """The sequences that begin in these slots. The tensors are new, not views of the rings."""
+        """The sequences that start in these slots, as new tensors."""
         columns, total = self._columns, self.sequence_length
         length, first = columns["sequence"][slots], columns["first"][slots]
         time = np.arange(total)[:, None]
         mask = (time < length).astype(np.float32)
-        steps = self._further(slots, np.minimum(time, length - 1))  # padding repeats the last step ...
+        steps = self._shifted(slots, np.minimum(time, length - 1))  # padding repeats the last step
         windows = columns["length"][steps]
-        last = length - 1 + windows[-1]  # ... and the last observation that a target needs
+        last = length - 1 + windows[-1]  # the last observation that a target needs; later rows repeat it
         earliest = np.where(first, 0, -self.burn_in)
         rows = np.arange(-self.burn_in, total + self.n_step)[:, None].clip(earliest, last)
-        observed = self._further(slots, rows)
+        observed = self._shifted(slots, rows)
         mask_tensor = self._to_device(mask)
         return SequenceBatch(
             obs=self._observations(observed),
@@ -199,7 +199,7 @@ class RecurrentReplayBuffer(EpisodeRings):
         return taken.to(self._device)
 
     def _previous(self, observed: NDArray[np.int64]) -> torch.Tensor:
-        """(row, batch, action + 1): the action before each observation, one-hot, and its reward; zero where there is none."""
+        """(row, batch, action + 1): one-hot previous action and its reward of each observation; zero where there is none."""
         previous = torch.zeros((*observed.shape, self._previous_actions + 1))
         array = previous.numpy()
         array[..., :-1] = self._columns["previous_action"][observed][..., None] == np.arange(self._previous_actions)
@@ -216,7 +216,7 @@ class RecurrentReplayBuffer(EpisodeRings):
         position = self._rings[env].written - 1
         self._episode[env] = self._next[env] = position
         slot = self._slot(env, position)
-        if "action_mask" in self._columns:  # nothing bootstraps from a first observation; its row must only not be empty
+        if "action_mask" in self._columns:  # no target bootstraps from a first observation, but its mask must allow an action
             self._columns["action_mask"][slot] = True
         self._note_previous(slot, -1, 0.0)
 
@@ -235,14 +235,14 @@ class RecurrentReplayBuffer(EpisodeRings):
             begin, first = self._next[env], self._next[env] == self._episode[env]
             length = min(self.sequence_length, windows.stop - begin)
             if length < self.sequence_length and not (ended and (first or length > overlap)):
-                return  # it is not whole, and if the episode has ended its steps are all in the one before
+                return  # incomplete; or the episode has ended and the previous sequence has all of its steps
             slot = self._slot(env, begin)
             self._columns["sequence"][slot], self._columns["first"][slot] = length, first
             self._next[env] = begin + self._stride
             yield begin
 
     def _reach(self, env: int, position: int) -> int:
-        """A stride further than the burn-in: the row of the state is used again when another stride has passed."""
+        """Reaches a stride beyond the burn-in, because the row of the state may be overwritten that much before its slot."""
         return position - self._reach_back
 
     # -- saving

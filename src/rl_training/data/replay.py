@@ -1,4 +1,4 @@
-"""Replay: from the steps of a run to the batches of its updates.
+"""Replay: turns the steps of a run into batches for its updates.
 
 A recorder turns steps into items (n-step transitions, steps with recurrent states), a buffer stores items and samples
 batches. ``Replay`` joins the two; their item types must agree, so a mismatched pair does not type-check.
@@ -16,7 +16,7 @@ from rl_training.types import Array, Carry, State, Step
 
 
 class Sampled(Protocol):
-    """What every batch has: where its priorities belong, if it is of a prioritised replay."""
+    """The interface of batches: the indices of the items, if the replay is prioritised."""
 
     @property
     def indices(self) -> NDArray[np.int64] | None: ...
@@ -33,10 +33,10 @@ class Recorder(Protocol[ItemT_co]):
     """Turns steps into items."""
 
     def record(self, step: Step, carry: Carry) -> ItemT_co | None:
-        """The items that this step completes; ``carry`` is the policy's after the step, not yet reset."""
+        """The items that this step completes; ``carry`` is the policy's carry after the step, not yet reset."""
 
     def discard(self, env_index: int) -> None:
-        """Forgets the open items of an environment whose episode cannot continue."""
+        """Drops the incomplete items of an environment whose episode cannot continue."""
 
     def state_dict(self) -> State: ...
 
@@ -56,7 +56,7 @@ class Buffer(Protocol[ItemT_contra, BatchT_co]):
     def sample(self, batch_size: int, beta: float = ...) -> BatchT_co: ...
 
     def example(self, batch_size: int) -> BatchT_co:
-        """A batch of the right shapes, whatever its content."""
+        """A batch with the right shapes and arbitrary contents."""
 
     def update_priorities(self, indices: NDArray[np.int64], priorities: Array) -> None: ...
 
@@ -68,7 +68,7 @@ class Buffer(Protocol[ItemT_contra, BatchT_co]):
 
 
 class Replay(Generic[BatchT]):
-    """``observe`` every step; ``sample`` a batch for each update; ``update_priorities`` with what the update measured."""
+    """``observe`` each step, ``sample`` a batch for each update, then ``update_priorities`` with the new priorities."""
 
     def __init__(
         self,
@@ -86,16 +86,16 @@ class Replay(Generic[BatchT]):
         self._beta, self._clip = beta, clip_reward
 
     def __len__(self) -> int:
-        """How many items can be sampled."""
+        """The number of items that can be sampled."""
         return len(self.buffer)
 
     @property
     def nbytes(self) -> int:
-        """The memory that stored items take, at most."""
+        """The maximum memory of the stored items."""
         return self.buffer.nbytes
 
     def observe(self, step: Step, carry: Carry) -> None:
-        """Takes in one step of all environments; ``carry`` is the policy's after the step, not yet reset."""
+        """Adds one step of all environments; ``carry`` is the policy's carry after the step, not yet reset."""
         if self._clip is not None:
             step = step._replace(reward=step.reward.clip(-self._clip, self._clip))
         items = self.recorder.record(step, carry)
@@ -103,21 +103,21 @@ class Replay(Generic[BatchT]):
             self.buffer.add(items)
 
     def sample(self, env_steps: int) -> BatchT:
-        """The batch of one update."""
+        """Samples the batch of one update."""
         if self._beta is None:
             return self.buffer.sample(self.batch_size)
         return self.buffer.sample(self.batch_size, self._beta(env_steps))
 
     def example(self) -> BatchT:
-        """A batch of the shapes that ``sample`` gives, whatever its content."""
+        """A batch with the shapes that ``sample`` gives and arbitrary contents."""
         return self.buffer.example(self.batch_size)
 
     def update_priorities(self, batch: BatchT, priorities: Array) -> None:
-        """New priorities of a sampled batch; uniform replay has none."""
+        """Sets the new priorities of a sampled batch; uniform replay has none."""
         if batch.indices is not None:
             self.buffer.update_priorities(batch.indices, priorities)
 
     def discard(self, env_index: int) -> None:
-        """Forgets the open items of an environment whose episode cannot continue."""
+        """Drops the incomplete items of an environment whose episode cannot continue."""
         self.recorder.discard(env_index)
         self.buffer.discard(env_index)

@@ -1,7 +1,7 @@
 """A ring of transitions, sampled uniformly (Lin 1992; Mnih et al. 2015).
 
-All fields of a transition lie side by side in one record: a sample is then one gather of whole records
-instead of one per field.
+All fields of a transition are stored together in one record, so sampling takes one gather of whole records instead of one
+per field.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rl_training.types import Array, State, TransitionBatch, Transitions
 
 
 class ReplayBuffer:
-    """The newest ``capacity`` transitions. The memory is one torch tensor; numpy views write and gather it.
+    """The newest ``capacity`` transitions. The memory is one torch tensor, which is written and gathered through numpy views.
 
-    With ``reuse_batches`` a batch is good until the next of its size, which takes the same memory: for a loop that is done
-    with one before it asks for another, and saves a sixth of a small DQN's step.
+    With ``reuse_batches`` a batch is only valid until the next one of its size, which uses the same memory. This saves a
+    sixth of a small DQN's step, in a loop that does not need a batch after sampling the next.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ReplayBuffer:
         reuse_batches: bool = False,
         further_bytes: int = 0,
     ) -> None:
-        """``further_bytes`` is what a subclass takes beside the ring."""
+        """``further_bytes`` is the memory that a subclass needs in addition to the ring."""
         self.capacity = capacity
         self._record = self._record_dtype(obs_shape, obs_dtype, action_shape, action_dtype, masked_actions)
         require_memory(capacity * self._record.itemsize + further_bytes, f"a replay of {capacity} transitions")
@@ -49,7 +49,7 @@ class ReplayBuffer:
         self._rng = rng
         self._device = torch.device(device)
         self._next, self._size = 0, 0
-        self._rooms: dict[int, tuple[NDArray[np.void], TransitionBatch]] | None = {} if reuse_batches else None
+        self._reused: dict[int, tuple[NDArray[np.void], TransitionBatch]] | None = {} if reuse_batches else None
 
     @staticmethod
     def _record_dtype(
@@ -72,7 +72,7 @@ class ReplayBuffer:
 
     @staticmethod
     def _as_rows(memory: torch.Tensor) -> NDArray[np.void]:
-        """One opaque item per record, which numpy copies whole."""
+        """A view with one opaque item per record, which numpy copies whole."""
         return memory.numpy().view(f"V{memory.shape[1]}").reshape(len(memory))
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """The memory that the ring takes, full or not."""
+        """The memory allocated for the ring."""
         return self._bytes.nbytes
 
     def add(self, transitions: Transitions) -> None:
@@ -90,7 +90,7 @@ class ReplayBuffer:
         count = 1 if single else len(transitions.reward)
         rows: int | slice | NDArray[np.int64] = start if single else slice(start, start + count)
         kept = slice(None)
-        if start + count > self.capacity:  # wraps; of a batch longer than the ring the newest stay
+        if start + count > self.capacity:  # wraps around; if the batch is longer than the ring, keeps the newest
             rows = ((start + np.arange(count)) % self.capacity)[-self.capacity :]
             kept = slice(-self.capacity, None)
         for column, value in zip(self._columns, transitions, strict=False):  # there may be no mask
@@ -99,54 +99,55 @@ class ReplayBuffer:
         self._size = min(self._size + count, self.capacity)
 
     def sample(self, batch_size: int, beta: float = 0.0) -> TransitionBatch:
-        """``batch_size`` transitions, uniformly and with replacement; uniform samples need no correction by ``beta``."""
+        """Samples ``batch_size`` transitions uniformly with replacement. Uniform samples need no correction by ``beta``."""
         if self._size == 0:
             raise ValueError("cannot sample from an empty replay buffer")
         return self.gather(self._rng.integers(0, self._size, batch_size))
 
     def gather(self, indices: NDArray[np.int64]) -> TransitionBatch:
-        """The transitions at these rows. The tensors are no views of the ring."""
+        """The transitions in these rows, copied from the ring."""
         count = len(indices)
-        room = None if self._rooms is None else self._rooms.get(count)
-        if room is None:
-            room = self._make_room(count)
-            if self._rooms is not None:
-                self._rooms[count] = room
-        rows, batch = room
+        memory = None if self._reused is None else self._reused.get(count)
+        if memory is None:
+            memory = self._allocate(count)
+            if self._reused is not None:
+                self._reused[count] = memory
+        rows, batch = memory
         self._rows.take(indices, out=rows, mode="clip")
         return batch if self._device.type == "cpu" else TransitionBatch(*map(self._to_device, batch))
 
     def example(self, batch_size: int) -> TransitionBatch:
-        """A batch of the right shapes, whatever its content."""
+        """A batch with the right shapes and arbitrary contents."""
         return self.gather(np.zeros(batch_size, np.int64))
 
-    def _make_room(self, count: int) -> tuple[NDArray[np.void], TransitionBatch]:
-        """Memory for so many records, and its fields as tensors."""
-        # torch's allocation is 64-byte aligned where numpy's is not: matrix products then round the same in every run.
+    def _allocate(self, count: int) -> tuple[NDArray[np.void], TransitionBatch]:
+        """Memory for ``count`` records, and its fields as tensors."""
+        # Unlike numpy's memory, torch's is 64-byte aligned, so matrix products round the same in every run.
         rows = self._as_rows(torch.empty((count, self._record.itemsize), dtype=torch.uint8))
         records = rows.view(self._record)
         tensors: Any = (torch.from_numpy(records[name]) for name in self._names)
         return rows, TransitionBatch(*tensors)
 
     def update_priorities(self, indices: NDArray[np.int64], priorities: Array) -> None:
-        """Uniform replay has none to update."""
+        """Does nothing: uniform replay has no priorities."""
 
     def discard(self, env_index: int) -> None:
-        """Whole transitions belong to no open episode."""
+        """Does nothing: transitions are complete when they are added."""
 
     def _to_device(self, field: Any) -> Any:
         return None if field is None else field.to(self._device)
 
     def state_dict(self) -> State:
-        """The filled part of the ring (a copy) and the write position."""
+        """A copy of the filled part of the ring, and the write position."""
         return {"records": self._bytes[: self._size].clone(), "next": self._next, "capacity": self.capacity}
 
     def load_state_dict(self, state: State) -> None:
         records: torch.Tensor = state["records"]
         if state["capacity"] != self.capacity or records.shape[1] != self._record.itemsize:
             raise CheckpointError(
-                f"the saved replay (capacity {state['capacity']}, {records.shape[1]} bytes a transition) does not fit this "
-                f"buffer (capacity {self.capacity}, {self._record.itemsize} bytes); resume with the run's own settings"
+                f"the saved replay (capacity {state['capacity']}, {records.shape[1]} bytes per transition) does not fit this "
+                f"buffer (capacity {self.capacity}, {self._record.itemsize} bytes); resume with the settings that the run "
+                "was started with"
             )
         self._size = len(records)
         self._bytes[: self._size] = records

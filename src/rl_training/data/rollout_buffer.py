@@ -1,4 +1,4 @@
-"""The storage of the on-policy algorithms: some steps of every environment, in order, used once and overwritten."""
+"""Storage for the on-policy algorithms: consecutive steps of every environment, used for one training phase."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Rollout(NamedTuple):
     obs: Array
     action: Array
     reward: NDArray[np.float32]
-    next_obs: Array  # true next observations: the final one where an episode ended
+    next_obs: Array  # true next observations, including final ones where an episode ended
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
-    carry: Carry  # what the policy remembered before each step: zero where an episode starts
-    carry_after: Carry  # what it remembered after each step, not reset
-    action_mask: NDArray[np.bool_] | None = None  # (time, env, action) what was allowed
+    carry: Carry  # before each step; zero where an episode starts
+    carry_after: Carry  # after each step, not reset
+    action_mask: NDArray[np.bool_] | None = None  # (time, env, action) the allowed actions
 
     @property
     def ended(self) -> NDArray[np.bool_]:
@@ -29,13 +29,13 @@ class Rollout(NamedTuple):
 
     @property
     def start(self) -> NDArray[np.bool_]:
-        """Where an episode starts within the rollout. The first step counts as none: its carry is already right."""
+        """Where an episode starts within the rollout. The first step is not marked, because its carry is already right."""
         ended = self.ended
         return np.concatenate([np.zeros_like(ended[:1]), ended[:-1]])
 
 
 class RolloutBuffer:
-    """``add`` a step until ``full``; take the ``rollout``; ``clear``."""
+    """``add`` steps until it is ``full``, use the ``rollout``, then ``clear``."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class RolloutBuffer:
         masked_actions: int = 0,
         carry: Carry = (),
     ) -> None:
-        """``carry`` is that of the beginning of every episode, (env, ...) each; with ``masked_actions`` (how many there are)
-        the masks are stored too."""
+        """``carry`` is the carry at the start of an episode, (env, ...) each. With ``masked_actions`` (the number of
+        actions) the masks are stored too."""
         size = (steps, num_envs)
         self.steps = steps
         self.length = 0
@@ -76,8 +76,8 @@ class RolloutBuffer:
         return sum(array.nbytes for array in (*self._per_step(), *self._carry))
 
     def add(self, step: Step, carry_after: Carry, next_carry: Carry, action_mask: NDArray[np.bool_] | None = None) -> None:
-        """A step with the policy's carry after it, as it was and as it is acted on next (reset where an episode ended), and
-        with the actions that were allowed."""
+        """Adds a step. ``carry_after`` is the carry after it, ``next_carry`` the same, reset where an episode ended, and
+        ``action_mask`` the actions that were allowed."""
         t = self.length
         arrays = (self._obs, self._action, self._reward, self._next_obs, self._terminated, self._truncated)
         for array, value in zip(arrays, step, strict=False):
@@ -91,18 +91,18 @@ class RolloutBuffer:
         self.length += 1
 
     def end_episode(self, env_index: int) -> None:
-        """The episode of an environment cannot go on: its last step counts as truncated, and it starts anew."""
+        """Marks the last step as truncated because the episode cannot continue, and resets the carry for a new episode."""
         if self.length:
             self._truncated[self.length - 1, env_index] = True
         for stored in self._carry:
             stored[self.length, env_index] = 0
 
     def rollout(self) -> Rollout:
-        """What is stored, as views."""
+        """The stored steps, as views."""
         return self._first(self.length)
 
     def whole(self) -> Rollout:
-        """All the memory as views, filled or not, for its shapes."""
+        """Views of the whole memory, filled or not, as an example of its shapes."""
         return self._first(len(self._obs))
 
     def _first(self, n: int) -> Rollout:
@@ -119,7 +119,7 @@ class RolloutBuffer:
         )
 
     def clear(self) -> None:
-        """Empties the buffer; what the policy remembers stays."""
+        """Empties the buffer but keeps the latest carry."""
         for stored in self._carry:
             stored[0] = stored[self.length]
         self.length = 0

@@ -1,4 +1,4 @@
-"""Cutting a rollout into sequences that never cross an episode, and splitting those into minibatches.
+"""Cuts a rollout into sequences that never cross an episode boundary, and splits these into minibatches.
 
 Steps are numbered time-major: step t of environment i is t * envs + i.
 """
@@ -17,7 +17,7 @@ Index = NDArray[np.int64]
 
 
 class Sequences(NamedTuple):
-    """Stretches of a rollout, each of one environment within one episode; arrays (sequence,)."""
+    """Parts of a rollout, each within one episode of one environment; arrays (sequence,)."""
 
     env: Index
     begin: Index
@@ -25,7 +25,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, start: Array, longest: int | None = None) -> Sequences:
-        """Cuts where an episode starts (time, env), and every ``longest`` steps from there."""
+        """Cuts where an episode starts, (time, env), and then every ``longest`` steps."""
         steps, num_envs = start.shape
         pieces = []
         for env in range(num_envs):
@@ -36,7 +36,7 @@ class Sequences(NamedTuple):
         return cls(*np.array(pieces, np.int64).T)
 
     def split(self, count: int, rng: np.random.Generator) -> list[Index]:
-        """The indices of all sequences in a new order, in at most ``count`` parts of about equally many steps."""
+        """The indices of all sequences in random order, in at most ``count`` parts with about the same number of steps."""
         order = rng.permutation(len(self.length))
         lengths = self.length[order]
         middle = np.cumsum(lengths) - lengths / 2
@@ -44,7 +44,7 @@ class Sequences(NamedTuple):
         return [order[part == k] for k in range(count) if (part == k).any()]
 
     def pad(self, chosen: Index, num_envs: int) -> PaddedSequences:
-        """Some of the sequences side by side, as long as the longest of them."""
+        """Pads the chosen sequences to the length of the longest of them."""
         env, begin, length = self.env[chosen], self.begin[chosen], self.length[chosen]
         time = np.arange(length.max())[:, None]
         real = time < length
@@ -53,7 +53,7 @@ class Sequences(NamedTuple):
 
 
 class PaddedSequences(NamedTuple):
-    """Which step goes where. Padding follows a sequence's end and repeats its first step; nobody reads what comes of it."""
+    """The step at each place. Padding after the end of a sequence repeats its first step; callers must ignore its results."""
 
     steps: Index  # (time, sequence)
-    real: Index  # (step,) the places in ``steps``, flattened, that are no padding
+    real: Index  # (step,) positions in the flattened ``steps`` that are not padding

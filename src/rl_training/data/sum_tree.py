@@ -18,8 +18,8 @@ TOP_NODES = 4096  # at most this many are searched at once
 class SumTree:
     """``capacity`` non-negative values. Each leaf owns an interval as long as its value, in the order of the leaves.
 
-    Every inner node is summed again from its children in one fixed order, never adjusted by a difference. So rounding errors
-    do not accumulate, and a tree built from saved leaves equals the saved one bit for bit.
+    Inner nodes are recomputed from their children in a fixed order, never adjusted by a difference, so rounding errors do not
+    accumulate and a tree built from saved leaves equals the saved one bit for bit.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -27,17 +27,17 @@ class SumTree:
             raise ValueError(f"a sum tree needs at least one leaf, not {capacity}")
         self.capacity = capacity
         self._layers = [np.zeros(size) for size in _layer_sizes(capacity)]
-        self._top_ends: NDArray[np.float64] | None = None  # where the top nodes' intervals end; None if outdated
+        self._top_ends: NDArray[np.float64] | None = None  # the ends of the top nodes' intervals; None if outdated
 
     @staticmethod
     def bytes_of(capacity: int) -> int:
-        """The memory that a tree with this many leaves takes, including the running sum over its top layer."""
+        """The memory of a tree with this many leaves, including the running sum over its top layer."""
         sizes = _layer_sizes(capacity)
         return 8 * (sum(sizes) + sizes[-1])
 
     @property
     def nbytes(self) -> int:
-        """The memory that the tree takes."""
+        """The memory of the tree."""
         return self.bytes_of(self.capacity)
 
     @property

@@ -1,4 +1,4 @@
-"""The replay of one-step or n-step transitions that fits an observation spec."""
+"""Builds the replay of one-step or n-step transitions for an observation spec."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def make_transition_replay(
     rng: np.random.Generator,
     device: torch.device,
 ) -> Replay[TransitionBatch]:
-    """Images go into rings that store each frame once, everything else into records. With ``alpha`` the replay is
-    prioritised, and ``beta`` is its importance-sampling exponent as a function of the env steps."""
+    """Images are stored in rings that keep each frame once, everything else in records. With ``alpha`` the replay is
+    prioritised; ``beta`` is its importance-sampling exponent as a function of the env steps."""
     masked = spec.action.count if spec.action.masked else 0
     shape, action_shape, action_dtype = spec.observation.shape, spec.action.shape, spec.action.dtype
     beta = None if alpha is None else beta
@@ -62,7 +62,7 @@ def make_transition_replay(
         masked_actions=masked,
         rng=rng,
         device=device,
-        reuse_batches=True,  # an update is done with its batch before the next one is drawn
+        reuse_batches=True,  # an update has finished with its batch before the next one is sampled
     )
     recorder = NStepAccumulator(num_envs, gamma, n_step)
     return Replay(recorder, buffer, batch_size=batch_size, beta=beta, clip_reward=clip_reward)

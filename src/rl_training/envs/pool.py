@@ -1,11 +1,11 @@
-"""N environments stepped together, with resets, seeds and episode statistics of our own.
+"""N environments stepped together. The pool does the resets, the seeding and the episode statistics itself.
 
 Every episode has its own seed, derived from (run seed, stream, env index, episode number), so the state of a deterministic
-environment is (episode seed, actions since reset). That is all a checkpoint stores; ``load_state_dict`` plays the actions
-again and compares the observation it reaches with the stored one.
+environment is (episode seed, actions since reset). A checkpoint stores only these; ``load_state_dict`` replays the
+actions and compares the observation that it reaches with the stored one.
 
-A step is all or nothing: if any environment faults, no environment's bookkeeping has moved, and the pool still describes
-the moment before the step.
+A step is all or nothing: if an environment fails, the pool's bookkeeping does not change and still describes the state
+before the step.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ class NonDeterministicEnvironment(UserWarning):
 
 
 class EnvPool(Protocol):
-    """N environments stepped together: all that collecting and evaluation need to know of them."""
+    """The interface of N environments stepped together, for collecting and evaluation."""
 
     num_envs: int
     spec: SpaceSpec
 
     @property
     def obs(self) -> Array:
-        """Observations to act on, (env, ...). A fresh array each step: safe to keep."""
+        """Observations to act on, (env, ...). Each step creates a new array, so callers may keep it."""
 
     @property
     def action_mask(self) -> NDArray[np.bool_] | None:
-        """Which actions are allowed now, (env, action), if the environment says so in ``info["action_mask"]``."""
+        """The actions allowed now, (env, action); None if the environment gives no ``info["action_mask"]``."""
 
     def reset(self) -> None:
-        """Begins the first episode of every environment."""
+        """Starts the first episode of every environment."""
 
     def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
         """Steps every environment (or only those in ``active``) and resets those whose episode ended."""
@@ -66,14 +66,14 @@ class EnvPool(Protocol):
     def state_dict(self) -> State: ...
 
     def load_state_dict(self, state: State) -> list[int]:
-        """Returns the environments that could not be brought back to the saved moment and began a new episode."""
+        """Returns the environments that could not be restored and started a new episode."""
 
     def close(self) -> None: ...
 
 
 class SeededEnvPool:
-    """The pool of environments made here, one seed per episode. ``obs`` is what to act on now; ``step`` returns the true next
-    observations and moves ``obs`` on."""
+    """A pool that creates its environments and seeds each episode. ``obs`` are the observations to act on; ``step`` returns
+    the true next observations and updates ``obs``."""
 
     def __init__(
         self,
@@ -123,16 +123,16 @@ class SeededEnvPool:
 
     @property
     def action_mask(self) -> NDArray[np.bool_] | None:
-        """Which actions are allowed now, (env, action), if the environment says so in ``info["action_mask"]``."""
+        """The actions allowed now, (env, action); None if the environment gives no ``info["action_mask"]``."""
         return self._mask
 
     @property
     def obs(self) -> Array:
-        """Observations to act on, (env, ...). A fresh array each step: safe to keep."""
+        """Observations to act on, (env, ...). Each step creates a new array, so callers may keep it."""
         return self._obs
 
     def reset(self) -> None:
-        """Begins the first episode of every environment."""
+        """Starts the first episode of every environment."""
         obs, mask = self._obs.copy(), self._copy_mask()
         for i in range(self.num_envs):
             self._begin_episode(obs, mask, i, 0)
@@ -144,10 +144,10 @@ class SeededEnvPool:
         return None if self._mask is None else self._mask.copy()
 
     def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
-        """Steps every environment (or only those in ``active``; the others keep still) and resets the ended ones."""
+        """Steps every environment (or only those in ``active``) and resets those whose episode ended."""
         if self._out_of_step:
             self._get_back_in_step()
-        self._out_of_step = True  # until every environment has moved and the bookkeeping is done
+        self._out_of_step = True  # until every environment has stepped and the bookkeeping is done
         indices = range(self.num_envs) if active is None else active
         env_actions = self.spec.action.to_env(actions)
         next_obs, next_mask = self._obs.copy(), self._copy_mask()
@@ -184,9 +184,9 @@ class SeededEnvPool:
         return step, finished
 
     def _get_back_in_step(self) -> None:
-        """After a fault some environments have moved and others have not: brings all of them back to the pool's moment."""
+        """Restores all environments to the pool's state after a fault, when some of them have stepped and others have not."""
         for i, worker in enumerate(self._workers):
-            if isinstance(worker, ProcessWorker):  # it may have died, or have an answer under way
+            if isinstance(worker, ProcessWorker):  # it may have died, or still have an answer pending
                 worker.close()
                 self._workers[i] = self._make_worker()
         self.load_state_dict(self.state_dict())
@@ -229,18 +229,18 @@ class SeededEnvPool:
         if getattr(raw, "shape", None) != self._raw_shape:
             raw = np.asarray(raw)
             if raw.shape != self._raw_shape:
-                return f"the observation has shape {raw.shape}, the space says {self._raw_shape}"
+                return f"the observation has shape {raw.shape}, but the space has {self._raw_shape}"
         try:
             out[i] = raw if self._plain else self.spec.observation.encode(np.asarray(raw)[None])[0]
         except (IndexError, TypeError, ValueError) as error:
             return f"the observation {raw!r} does not fit its space ({error})"
         if mask is not None and self._mask is None and self._is_discrete:
-            return "it gives an action_mask after a step but gave none after its first reset: give it in both"
+            return "info has an action_mask after a step but had none after the first reset: it must be in both"
         if masks is not None:
             if np.shape(mask) != masks.shape[1:]:
-                return f"the action_mask has shape {np.shape(mask)}, there are {masks.shape[1]} actions"
+                return f"the action_mask has shape {np.shape(mask)}, but there are {masks.shape[1]} actions"
             masks[i] = mask
-            masks[i] |= not masks[i].any()  # a terminal state: no action is left, and its mask means nothing
+            masks[i] |= not masks[i].any()  # a terminal state may allow no action; its mask is not used
         return None
 
     def _fault(self, i: int, env_actions: Array, problem: str) -> EnvironmentFault:
@@ -266,8 +266,8 @@ class SeededEnvPool:
         }
 
     def load_state_dict(self, state: State) -> list[int]:
-        """Replays each environment's episode so far. One that does not reach the stored observation is not deterministic: it
-        begins its next episode, with a warning, and its index is returned."""
+        """Replays each environment's episode so far. An environment that does not reach the stored observation is not
+        deterministic: it starts its next episode, with a warning, and its index is returned."""
         obs, mask = np.array(state["obs"]), self._copy_mask()
         diverged = []
         for i in range(self.num_envs):
@@ -283,9 +283,9 @@ class SeededEnvPool:
                 self._store(obs, mask, i, observed)
                 continue
             warnings.warn(
-                f"{self.env_id} (index {i}) is not deterministic: playing its episode again (seed {seed}, {len(actions)} "
-                f"actions) led elsewhere{f' ({problem})' if problem else ''}, so a new episode begins and this run is not "
-                "an exact continuation. If its reset does not restore everything, set env_fresh: true.",
+                f"{self.env_id} (index {i}) is not deterministic: replaying its episode (seed {seed}, {len(actions)} "
+                f"actions) did not reach the saved observation{f' ({problem})' if problem else ''}, so a new episode starts "
+                "and this run is not an exact continuation. If its reset does not restore everything, set env_fresh: true.",
                 NonDeterministicEnvironment,
                 stacklevel=2,
             )
@@ -303,6 +303,6 @@ class SeededEnvPool:
 
 def _reward_problem(reward: Any) -> str | None:
     try:
-        return None if abs(reward) <= LARGEST_REWARD else f"the reward is {reward}, not a finite number of single precision"
+        return None if abs(reward) <= LARGEST_REWARD else f"the reward is {reward}, not a finite float32 number"
     except TypeError:
         return f"the reward is {reward!r}, not a number"

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as the specs that networks and buffers are built from."""
+"""Converts Gymnasium spaces to the specs that networks and buffers are built from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec
 
 
 def describe_spaces(env: gym.Env[Any, Any], env_id: str) -> SpaceSpec:
-    """The specs of an environment, or a ``SpaceError`` that names the space no algorithm here can use."""
+    """The specs of an environment, or a ``SpaceError`` that names the unsupported space."""
     return SpaceSpec(
         _describe_observation(env.observation_space, env_id),
         _describe_action(env.action_space, env_id),
@@ -34,7 +34,7 @@ def _describe_observation(space: spaces.Space[Any], env_id: str) -> ObservationS
     if isinstance(space, spaces.MultiBinary):
         return ObservationSpec.vector(*space.shape)
     raise SpaceError(
-        f"{env_id} has {type(space).__name__} observations, which no algorithm here can use; wrap the environment with "
+        f"{env_id} has {type(space).__name__} observations, which no algorithm supports; wrap the environment with "
         "gymnasium.wrappers.FlattenObservation (in a config: the wrapper flatten_observation) to make them one vector"
     )
 
@@ -51,6 +51,6 @@ def _describe_action(space: spaces.Space[Any], env_id: str) -> ActionSpec:
             )
         return ActionSpec("continuous", low=tuple(low.tolist()), high=tuple(high.tolist()), raw_shape=space.shape)
     raise SpaceError(
-        f"{env_id} has {type(space).__name__} actions, which no algorithm here can use; wrap the environment so that its "
+        f"{env_id} has {type(space).__name__} actions, which no algorithm supports; wrap the environment so that its "
         "actions are Discrete or a bounded Box"
     )

@@ -1,10 +1,10 @@
-"""A checkpoint: a directory of safetensors and JSON that is either whole or refused, and is never code.
+"""A checkpoint: a directory of safetensors and JSON files. It contains no code, and it is refused unless it is complete.
 
-Layout: ``manifest.json`` names every file with its size and SHA-256, says the version of each part and of the package that
-wrote them, and carries a digest of itself. Each part of a checkpoint (``policy``, ``training``, ``replay``, ...) is a nested
-state: its JSON skeleton in ``<part>.json``, its arrays in ``<part>.safetensors``. A part of an older version is brought up to
-date when it is read. The directory is written under a temporary name, flushed, and renamed into place, so a crash at any
-moment leaves either the whole checkpoint or none.
+Layout: ``manifest.json`` lists every file with its size and SHA-256, the version of each part and of the package that wrote
+them, and a digest of the manifest itself. Each part of a checkpoint (``policy``, ``training``, ``replay``, ...) is a nested
+state: its JSON skeleton in ``<part>.json``, its arrays in ``<part>.safetensors``. A part of an older version is migrated
+when it is read. The directory is written under a temporary name, flushed, and renamed into place, so a crash at any
+time leaves either the whole checkpoint or none.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from rl_training.types import Array, State
 MANIFEST = "manifest.json"
 TEMPORARY_PREFIX = ".writing-"
 REPLACED_PREFIX = ".replaced-"
-PIECE = 2**20  # bytes read at a time
+PIECE = 2**20  # bytes to read at a time
 
 
 def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, Any]) -> None:
-    """Writes a checkpoint to ``path``, atomically. ``info`` goes into the manifest for people to read."""
+    """Writes a checkpoint to ``path``, atomically. ``info`` is added to the manifest."""
     temporary = path.with_name(TEMPORARY_PREFIX + path.name)
     replaced = path.with_name(REPLACED_PREFIX + path.name)
     if path.exists() and not (path / MANIFEST).exists() and (not path.is_dir() or any(path.iterdir())):
-        raise CheckpointError(f"{path} exists and is not a checkpoint; choose another place")
+        raise CheckpointError(f"{path} exists and is not a checkpoint; choose another path")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -48,7 +48,7 @@ def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, 
             skeleton = _take_arrays(state, "", arrays)
             (temporary / f"{name}.json").write_text(json.dumps(skeleton), "utf-8")
             if arrays:
-                save_safetensors(arrays, temporary / f"{name}.safetensors")  # from where they lie: a replay is large
+                save_safetensors(arrays, temporary / f"{name}.safetensors")  # without a copy, because a replay is large
         files = {file.name: fingerprint_of(file) for file in sorted(temporary.iterdir())}
         versions = {"schema_version": current_version(CONTAINER), **stamp(parts)}
         manifest = seal({**versions, "parts": list(parts), "files": files, "info": dict(info)})
@@ -66,12 +66,12 @@ def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, 
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(
             f"cannot write the checkpoint {path}: {getattr(error, 'strerror', None) or error}; free space or fix the "
-            "permissions, then resume: the checkpoints before it are untouched"
+            "permissions, then resume: earlier checkpoints are intact"
         ) from error
 
 
 def read_checkpoint(path: Path, parts: Iterable[str]) -> dict[str, State]:
-    """Reads some parts of a checkpoint as this version has them, after checking every file that it touches."""
+    """Reads some parts of a checkpoint, migrated to this version, after checking every file that it reads."""
     manifest, place = read_manifest(path), f"the checkpoint {path}"
     states = {}
     for name in parts:
@@ -95,7 +95,7 @@ def read_checkpoint(path: Path, parts: Iterable[str]) -> dict[str, State]:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, if it is whole and of a version that this package reads. Its parts may be newer."""
+    """The manifest of a checkpoint, if it is intact and this package can read its version. Its parts may be newer."""
     file = path / MANIFEST
     try:
         content = file.read_bytes()
@@ -125,12 +125,12 @@ def verify_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def seal(body: Mapping[str, Any]) -> str:
-    """The text of a manifest: its content with a digest of it."""
+    """The text of a manifest: its content and a digest of it."""
     return json.dumps({"digest": _digest(body), **body}, indent=1)
 
 
 def _algo_in(path: Path, manifest: Mapping[str, Any]) -> str | None:
-    """The name of the algorithm whose checkpoint it is, if the checkpoint says."""
+    """The name of the algorithm in a checkpoint, if it holds one."""
     if "agent.json" not in manifest["files"]:
         return None
     agent = _parse_json(_read_verified(path, "agent.json", manifest), path / "agent.json")
@@ -140,7 +140,7 @@ def _algo_in(path: Path, manifest: Mapping[str, Any]) -> str | None:
 
 
 def _read_verified(path: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
-    """Read once: what is verified is what is used."""
+    """Reads a file once, so that the verified content is the content used."""
     with _readable(path, name):
         content = (path / name).read_bytes()
     _require_fingerprint(_fingerprint([content]), path, name, manifest)
@@ -161,7 +161,7 @@ def _require_fingerprint(found: Mapping[str, Any], path: Path, name: str, manife
         raise CheckpointError(f"the manifest of {path} does not list {name}")
     if found != expected:
         raise CheckpointError(
-            f"{path / name} is damaged: {found['bytes']} bytes, and not the content that the manifest describes "
+            f"{path / name} is damaged: its content ({found['bytes']} bytes) does not match the manifest "
             f"({expected['bytes']} bytes)"
         )
 
@@ -175,7 +175,7 @@ def _fingerprint(pieces: Iterable[bytes]) -> dict[str, Any]:
 
 
 def fingerprint_of(file: Path) -> dict[str, Any]:
-    """The fingerprint of a file, piece by piece: it may be larger than the memory that is left."""
+    """The fingerprint of a file, read in pieces because it may be larger than the free memory."""
     with file.open("rb") as stream:
         return _fingerprint(iter(lambda: stream.read(PIECE), b""))
 
@@ -192,7 +192,7 @@ def _parse_json(content: bytes, file: Path) -> Any:
 
 
 def _flush(path: Path) -> None:
-    """Makes sure that a file or a directory's entries are on the disk."""
+    """Makes sure that a file or the entries of a directory are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -201,7 +201,7 @@ def _flush(path: Path) -> None:
 
 
 def _take_arrays(value: Any, key: str, arrays: dict[str, Array]) -> Any:
-    """A copy of a nested state in which each array is moved to ``arrays`` and replaced by a reference to it."""
+    """A copy of a nested state in which each array is replaced by a reference; the arrays are added to ``arrays``."""
     if isinstance(value, Mapping):
         return {str(name): _take_arrays(item, f"{key}/{name}" if key else str(name), arrays) for name, item in value.items()}
     if isinstance(value, list | tuple):

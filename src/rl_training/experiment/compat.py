@@ -1,8 +1,8 @@
-"""Files of other versions: how old ones are brought up to date, and how those that cannot be read are refused.
+"""Files of other versions: older ones are migrated, and those that cannot be read are refused.
 
-Each part of a checkpoint has a version. A part that is behind is brought up to date by migrations, one version at a time; a
-key that a state lacks takes the value of a fresh object; what is newer or too old is refused with the version that can read
-it. docs/adr/0011-compatibility.md has the policy.
+Each part of a checkpoint has a version. An older part is migrated one version at a time; a key that a state lacks takes the
+value of a freshly built object; a part that is newer or too old is refused, with the version that can read it. The policy is
+in docs/adr/0011-compatibility.md.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rl_training.version import __version__
 
 @dataclass(frozen=True)
 class PartContext:
-    """What a migration may know besides the state."""
+    """The information that a migration gets besides the state."""
 
     part: str
-    algo: str | None  # None where the checkpoint holds no agent
+    algo: str | None  # None if the checkpoint holds no agent
 
 
 Migration = Callable[[State, PartContext], State]
@@ -32,11 +32,11 @@ Migration = Callable[[State, PartContext], State]
 CONTAINER = "container"
 SCHEMA_VERSION = 1
 PART_VERSIONS: dict[str, int] = {"agent": 1, "policy": 1, "training": 1, "replay": 1}
-#: (part, version) to what makes the next version of it.
+#: (part, version) -> migration to the next version.
 MIGRATIONS: dict[tuple[str, int], Migration] = {}
-#: (part, version) whose migration has been removed, to the last rl_training that had it.
+#: (part, version) of a removed migration -> the last rl_training that had it.
 LAST_READERS: dict[tuple[str, int], str] = {}
-#: Names of mappings that are data: their keys are what was drawn, measured or stored, so they are taken as they were saved.
+#: Names of mappings whose keys are data, such as names of streams or metrics. They are used as saved.
 DATA_KEYS = frozenset({"streams", "metrics", "held", "columns"})
 
 
@@ -46,48 +46,48 @@ def current_version(part: str) -> int:
 
 
 def stamp(parts: Iterable[str]) -> dict[str, Any]:
-    """What a file says of the versions of what it holds."""
+    """The version fields of a file that holds these parts."""
     return {"written_by": __version__, "part_versions": {part: current_version(part) for part in parts}}
 
 
 def readable_version(part: str, header: Mapping[str, Any], place: str) -> int:
-    """The version of a part by what was stamped on a file, if this package can read it; without a stamp it is 1."""
+    """The version of a part according to a file's version fields (1 without them), if this package can read it."""
     versions = {CONTAINER: header.get("schema_version")} if part == CONTAINER else header.get("part_versions", {})
     version = versions.get(part, 1) if isinstance(versions, Mapping) else None
     if type(version) is not int:
-        raise CheckpointError(f"{place} does not say the version of its {part}; it is damaged")
+        raise CheckpointError(f"{place} is damaged: it has no valid version of its {part}")
     what = f"{place} has format version {version}" if part == CONTAINER else f"{part_of(place, part)} has version {version}"
     current, writer = current_version(part), _version_or_none(header.get("written_by"))
     if version > current:
         remedy = "install the newest version of rl_training" if writer is None else _written_by_newer(writer)
-        raise IncompatibleError(f"{what}, and rl_training {__version__} reads up to {current}; {remedy}")
+        raise IncompatibleError(f"{what}, but rl_training {__version__} reads at most version {current}; {remedy}")
     for step in range(version, current):
         if (part, step) not in MIGRATIONS:
             reader = LAST_READERS.get((part, step))
-            last = f"rl_training {reader} is the last version that does: install that version to use it"
+            last = f"rl_training {reader} is the last version that does; install that version to use it"
             remedy = _use_the_writer(writer) if reader is None else last
             raise IncompatibleError(f"{what}, which rl_training {__version__} no longer reads; {remedy}")
     return version
 
 
 def migrate(state: State, version: int, context: PartContext, place: str) -> State:
-    """A state of a readable version as the current one has it."""
+    """Migrates a state from a readable version to the current one."""
     for step in range(version, current_version(context.part)):
         try:
             state = MIGRATIONS[context.part, step](state, context)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"{part_of(place, context.part)} cannot be brought from version {step} to {step + 1}: "
+                f"{part_of(place, context.part)} cannot be migrated from version {step} to {step + 1}: "
                 f"{type(error).__name__}: {error}"
             ) from error
     return state
 
 
 def with_defaults(saved: State, initial: State, place: str = "the saved state", written_by: object = None) -> State:
-    """The saved state, with what it lacks from the state of a freshly built object.
+    """The saved state, with missing keys filled in from ``initial``, the state of a freshly built object.
 
-    Only mappings are looked into, on both sides; lists, arrays and the mappings named in ``DATA_KEYS`` are taken as saved. A
-    key that the fresh object does not know is refused, because continuing without it would not be the same run.
+    Only mappings are merged; lists, arrays and the mappings named in ``DATA_KEYS`` are used as saved. A key that ``initial``
+    does not have is refused, because a run that continues without it would not be the same run.
     """
     return _filled(saved, initial, "", place, written_by)
 
@@ -109,7 +109,7 @@ def _filled(saved: State, initial: State, where: str, place: str, written_by: ob
 
 @contextlib.contextmanager
 def naming_the_writer(place: object, written_by: object) -> Iterator[None]:
-    """Adds to an error in a saved config that a newer version wrote it, if so."""
+    """If a newer version wrote a saved config, adds this to errors in it."""
     try:
         yield
     except ConfigError as error:
@@ -122,12 +122,12 @@ def naming_the_writer(place: object, written_by: object) -> Iterator[None]:
 
 
 def is_newer(version: object, than: str = __version__) -> bool:
-    """Whether this is a version of rl_training, and a later one. Only its numbers count."""
+    """Whether this is a valid version later than ``than``. Only the numbers are compared."""
     return _version_or_none(version) is not None and _numbers(str(version)) > _numbers(than)
 
 
 def part_of(place: str, part: str) -> str:
-    """A part for a sentence."""
+    """The name of a part in a message."""
     return f"the part '{part}' of {place}"
 
 
@@ -150,4 +150,4 @@ def _written_by_newer(writer: str) -> str:
 def _use_the_writer(writer: str | None) -> str:
     if writer is None:
         return "use the version of rl_training that wrote it"
-    return f"it was written by rl_training {writer}: install that version to use it"
+    return f"it was written by rl_training {writer}; install that version to use it"

@@ -1,7 +1,7 @@
 """The config of a run: typed, strict, and complete once resolved.
 
 A config comes from a packaged name (``dqn/cartpole``), a YAML file or keyword arguments, with ``key=value`` overrides on top.
-Whatever is wrong with it is said in one sentence per mistake, with the nearest right name.
+Every mistake in it is reported in one sentence, with the nearest valid name.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from rl_training.experiment.registry import get_algorithm
 
 
 class EvalConfig(StrictModel):
-    """When and how the policy is evaluated, on environments and seeds of its own."""
+    """When and how the policy is evaluated, on separate environments and seeds."""
 
     interval: Count = Field(5_000, description="env steps between evaluations; 0: only at the end")
-    episodes: Positive = Field(10, description="episodes of each evaluation")
-    final_episodes: Positive = Field(100, description="episodes of the evaluation after training")
-    num_envs: Positive = Field(10, description="environments that evaluate side by side")
+    episodes: Positive = Field(10, description="episodes in each evaluation")
+    final_episodes: Positive = Field(100, description="episodes in the evaluation after training")
+    num_envs: Positive = Field(10, description="environments evaluated in parallel")
 
 
 class CheckpointConfig(StrictModel):
     """When a checkpoint is written and what is kept."""
 
     interval: Count = Field(10_000, description="env steps between checkpoints; 0: only at the end or when stopped")
-    keep: Positive = Field(3, description="newest checkpoints kept, besides the best")
+    keep: Positive = Field(3, description="number of newest checkpoints kept, besides the best")
     replay_every: Count = Field(
-        1, description="the replay goes into the first of every k checkpoints (and the last); 0: never, resume refills it"
+        1, description="save the replay in the first of every k checkpoints and the last; 0: never, resuming refills it"
     )
 
 
 class LogConfig(StrictModel):
-    """What is written while training."""
+    """What is logged during training."""
 
     interval: Positive = Field(1_000, description="env steps between lines of metrics.jsonl")
-    tensorboard: bool = Field(True, description="write TensorBoard events too")
+    tensorboard: bool = Field(True, description="also write TensorBoard events")
 
 
 def _not_yaml(value: Any) -> Any:
-    """YAML reads a bare on or off as true or false."""
+    """Accepts true and false, because YAML reads a bare on or off as these."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
@@ -64,26 +64,26 @@ CompileMode = Annotated[Literal["auto", "on", "off"], BeforeValidator(_not_yaml)
 
 
 class TrainConfig(StrictModel):
-    """Everything that decides a run."""
+    """Everything that determines a run."""
 
     algo: str = Field(description="name of the algorithm")
     env_id: str = Field(description="Gymnasium id, or module:id")
-    env_from_python: bool = Field(False, description="it was given as an object or a function, which no file can hold")
+    env_from_python: bool = Field(False, description="the environment was passed from Python, so no file can hold it")
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
     env_workers: Literal["inline", "subprocess"] = Field("inline", description="where environments run")
-    env_fresh: bool = Field(False, description="make the environment anew for each episode")
+    env_fresh: bool = Field(False, description="create a new environment for each episode")
     wrappers: tuple[dict[str, Any], ...] = Field(
-        (), description="wrappers around the environment, inner first: a name and its arguments each"
+        (), description="wrappers around the environment, innermost first, each a name and its arguments"
     )
     num_envs: Positive = Field(1, description="environments stepped together")
-    seed: Count = Field(0, description="decides every random draw of the run")
+    seed: Count = Field(0, description="seed of all random numbers in the run")
     total_timesteps: Positive = Field(50_000, description="env steps of the whole run")
-    device: str = Field("cpu", description="where the networks live: cpu, cuda, cuda:0, mps")
+    device: str = Field("cpu", description="device of the networks: cpu, cuda, cuda:0, mps")
     compile: CompileMode = Field(
-        "auto", description="update as one compiled graph: on, off, or auto: if the updates ahead repay the compilation"
+        "auto", description="compile the update into one graph: on, off, or auto (on if it is expected to save time)"
     )
     threads: Positive = Field(1, description="CPU threads; small networks are fastest on one")
-    output_dir: str | None = Field(None, description="run directory; none: runs/<algo>-<env>-seed<seed>")
+    output_dir: str | None = Field(None, description="run directory; null: runs/<algo>-<env>-seed<seed>")
     eval: EvalConfig = Field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     log: LogConfig = Field(default_factory=LogConfig)
@@ -104,7 +104,7 @@ class TrainConfig(StrictModel):
         return self
 
     def describe(self) -> dict[str, Any]:
-        """What decides the run, as plain data: everything but the place it is written to."""
+        """The settings that determine the run, as plain data: all except the output directory."""
         return self.model_dump(mode="json", exclude={"output_dir"})
 
     def to_yaml(self) -> str:
@@ -116,12 +116,12 @@ class TrainConfig(StrictModel):
 
 
 def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
-    """Checks the values and spells out every default."""
+    """Checks the values and fills in all defaults."""
     values = rename_old(data)
     if "algo" not in values:
-        raise ConfigError("the config does not say which algorithm: add 'algo: dqn', or pass --algo")
+        raise ConfigError("the config names no algorithm: add 'algo: dqn', or pass --algo")
     if "env_id" not in values:
-        raise ConfigError("the config does not say which environment: add 'env_id: CartPole-v1', or pass --env")
+        raise ConfigError("the config names no environment: add 'env_id: CartPole-v1', or pass --env")
     config_class = get_algorithm(str(values["algo"])).config_class
     algo_kwargs = values.pop("algo_kwargs", None) or {}
     if not isinstance(algo_kwargs, Mapping):
@@ -131,7 +131,7 @@ def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
         settings = config_class.model_validate(dict(algo_kwargs))
     except ValidationError as error:
         problems += _sentences(error, config_class, "algo_kwargs.")
-        settings = AlgorithmConfig.model_construct()  # a stand-in, so that mistakes elsewhere are said too
+        settings = AlgorithmConfig.model_construct()  # a placeholder, so that mistakes elsewhere are reported too
     try:
         config = TrainConfig.model_validate({**values, "algo_kwargs": settings})
     except ValidationError as error:
@@ -141,12 +141,12 @@ def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
     try:
         config.to_yaml()
     except (PydanticSerializationError, yaml.YAMLError) as error:
-        raise ConfigError(f"env_kwargs must be plain data that a file can hold ({error})") from error
+        raise ConfigError(f"env_kwargs must be plain data that can be saved as YAML ({error})") from error
     return config
 
 
 def _sentences(error: ValidationError, model: type[StrictModel], prefix: str) -> list[str]:
-    """One sentence per mistake, with the whole key and, for an unknown one, its nearest neighbour."""
+    """One sentence per mistake, with the full key and, if it is unknown, the nearest valid one."""
     sentences = []
     for item in error.errors():
         path = [str(part) for part in item["loc"]]
@@ -173,16 +173,16 @@ def _keys_at(model: type[StrictModel], path: Sequence[str]) -> Iterable[str]:
 
 
 def _group(model: type[StrictModel], name: str, algo: object = None) -> type[StrictModel] | None:
-    """The model of the settings under a name, if it is a group of them. Those of algo_kwargs are the algorithm's."""
+    """The model of the settings under a name, if it is a group. The group algo_kwargs is defined by the algorithm."""
     if (model, name) == (TrainConfig, "algo_kwargs") and isinstance(algo, str):
-        with contextlib.suppress(ConfigError):  # an algorithm that does not exist is an error elsewhere
+        with contextlib.suppress(ConfigError):  # an unknown algorithm is reported elsewhere
             return get_algorithm(algo).config_class
     annotation = model.model_fields[name].annotation if name in model.model_fields else None
     return annotation if isinstance(annotation, type) and issubclass(annotation, StrictModel) else None
 
 
 def rename_old(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Values, not yet checked, with every setting under the name that it has now."""
+    """Unchecked values, with every setting under its current name."""
     values = _renamed(TrainConfig, data, "")
     for name, value in values.items():
         group = _group(TrainConfig, name, values.get("algo"))
@@ -199,7 +199,7 @@ def _renamed(model: type[StrictModel], data: Mapping[str, Any], prefix: str) -> 
 
 
 def load_config_data(name_or_path: str) -> dict[str, Any]:
-    """The values of a packaged config or of a YAML file, under current names but not yet checked."""
+    """The unchecked values of a packaged config or a YAML file, under current names."""
     path = Path(name_or_path)
     packaged = packaged_configs()
     if name_or_path in packaged:
@@ -219,20 +219,20 @@ def load_config_data(name_or_path: str) -> dict[str, Any]:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a mapping that says one key twice, where YAML would silently keep the last."""
+    """Refuses duplicate keys in a mapping, where YAML would silently keep the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' stands twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' occurs twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Plain data from YAML; ``source`` names it in an error."""
+    """Plain data from YAML; ``source`` names the text in an error."""
     try:
         return _UniqueKeyLoader(text).get_single_data()
     except yaml.YAMLError as error:
@@ -241,7 +241,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Values with ``dotted.key=value`` overrides applied; a value is read as YAML. Old names mean what the new ones do."""
+    """Values with ``dotted.key=value`` overrides applied; a value is read as YAML. Old names of settings work too."""
     result = rename_old(data)
     for override in overrides:
         key, separator, text = override.partition("=")
@@ -260,7 +260,7 @@ def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[s
 
 
 def _current_path(path: Iterable[str], algo: object) -> Iterator[str]:
-    """The parts of a dotted key, by the names that settings have now."""
+    """The parts of a dotted key, under current names."""
     model: type[StrictModel] | None = TrainConfig
     for part in path:
         name = part if model is None else current_name(model, part)

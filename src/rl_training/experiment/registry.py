@@ -1,4 +1,4 @@
-"""Which algorithms there are. Nothing is listed by hand:
+"""Finds the available algorithms. Nothing is listed by hand:
 
 - every concrete algorithm class in ``rl_training.algorithms`` that declares a ``name``,
 - every entry point that an installed package declares in the group ``rl_training.algorithms``,
@@ -24,7 +24,7 @@ AlgorithmClass = type[Algorithm[Any, Any]]
 
 
 def get_algorithm(name: str) -> AlgorithmClass:
-    """The algorithm of this name or ``module:Class`` path, or an error with the nearest name."""
+    """The algorithm with this name or ``module:Class`` path, or an error with the nearest name."""
     if ":" in name:
         return _imported(name, f"algo '{name}'")
     if name in package.module_names():  # the usual case, without importing the others
@@ -46,20 +46,20 @@ def algorithms() -> dict[str, AlgorithmClass]:
     for entry in metadata.entry_points(group=ENTRY_POINTS):
         if entry.name in found:
             warnings.warn(
-                f"the algorithm '{entry.name}' of {entry.value} is ignored, because there is one of that name; use algo: "
+                f"the algorithm '{entry.name}' of {entry.value} is ignored, because that name is already taken; use algo: "
                 f"{entry.value}",
                 stacklevel=2,
             )
             continue
         try:
             found[entry.name] = _imported(entry.value, f"the entry point '{entry.name}'")
-        except ConfigError as error:  # one broken package must not take the others with it
+        except ConfigError as error:  # one broken package must not make the others unusable
             warnings.warn(str(error), stacklevel=2)
     return dict(sorted(found.items()))
 
 
 def name_of(algorithm: AlgorithmClass) -> str:
-    """What a config calls an algorithm: its name if it is registered under it, else its ``module:Class`` path."""
+    """The name of an algorithm in configs: its registered name, or else its ``module:Class`` path."""
     name = getattr(algorithm, "name", None)
     if name is not None and algorithms().get(name) is algorithm:
         return str(name)
@@ -71,7 +71,7 @@ def require_fit(algorithm: AlgorithmClass, spec: SpaceSpec, env_id: str) -> None
     if _fits(algorithm, spec):
         return
     others = [name for name, other in algorithms().items() if _fits(other, spec)]
-    instead = f"use one of: {', '.join(others)}" if others else "no algorithm here can use it"
+    instead = f"use one of: {', '.join(others)}" if others else "no available algorithm supports it"
     raise SpaceError(
         f"{algorithm.name} takes {' or '.join(algorithm.observations)} observations and {' or '.join(algorithm.actions)} "
         f"actions, but {env_id} has {spec.observation.kind} observations and {spec.action.kind} actions; {instead}"
@@ -83,7 +83,7 @@ def _fits(algorithm: AlgorithmClass, spec: SpaceSpec) -> bool:
 
 
 def _declared_in(module_name: str) -> dict[str, AlgorithmClass]:
-    """The algorithms that a module defines: concrete classes with a name of their own."""
+    """The algorithms that a module defines: concrete classes that declare a name."""
     classes = vars(importlib.import_module(module_name)).values()
     return {
         value.name: value
@@ -96,7 +96,7 @@ def _declared_in(module_name: str) -> dict[str, AlgorithmClass]:
 
 
 def _imported(path: str, what: str) -> AlgorithmClass:
-    """The class at ``module:Class``, checked."""
+    """Imports the class at ``module:Class`` and checks it."""
     module_name, _, attribute = path.partition(":")
     try:
         module = importlib.import_module(module_name)

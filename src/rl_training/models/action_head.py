@@ -1,6 +1,6 @@
-"""From what a policy network puts out to actions: how likely one is, how to draw one, which is the best.
+"""Action distributions on the outputs of a policy network: log-probabilities, sampling and modes.
 
-Learning goes through torch, drawing through numpy and a generator of the run's own.
+Learning uses torch; sampling uses numpy and the run's own generator.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch.nn import functional as F
 
 from rl_training.types import ActionSpec, Array
 
-#: The logit of a forbidden action: its probability is exactly 0 and, unlike with minus infinity, its entropy term too.
+#: The logit of a forbidden action. It makes the probability exactly 0 and, unlike minus infinity, the entropy term too.
 FORBIDDEN = -1e8
 _LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class ActionHead(nn.Module, ABC):
-    """The distribution over actions that a network's ``outputs`` numbers describe."""
+    """The distribution over actions that a network describes with ``outputs`` numbers."""
 
     outputs: int
     output_name: str
@@ -32,15 +32,15 @@ class ActionHead(nn.Module, ABC):
 
     @abstractmethod
     def sample(self, output: Array, rng: np.random.Generator) -> Array:
-        """One action per row, each drawn on its own."""
+        """One action per row, sampled independently."""
 
     @abstractmethod
     def mode(self, output: Array) -> Array:
-        """The likeliest action of each row."""
+        """The most likely action of each row."""
 
     @abstractmethod
     def env_mode(self, output: Tensor) -> Tensor:
-        """``mode`` in torch and in the environment's own terms, for export."""
+        """``mode`` as environment actions, in torch, for export."""
 
 
 class CategoricalHead(ActionHead):
@@ -59,7 +59,7 @@ class CategoricalHead(ActionHead):
         return chosen, -(log_probs.exp() * log_probs).sum(dim=1)
 
     def sample(self, output: Array, rng: np.random.Generator) -> Array:
-        # The Gumbel-max trick: -log of an exponential draw is Gumbel noise, and the largest noisy logit is a fair draw.
+        # The Gumbel-max trick: -log of an exponential draw is Gumbel noise, and the largest noisy logit is a sample.
         action: Array = (output - np.log(rng.standard_exponential(output.shape))).argmax(axis=1)
         return action
 
@@ -72,9 +72,9 @@ class CategoricalHead(ActionHead):
 
 
 class GaussianHead(ActionHead):
-    """Continuous actions from their means, with one learned standard deviation per dimension whatever the state.
+    """Continuous actions from their means, with one learned, state-independent standard deviation per dimension.
 
-    An action may lie outside [-1, 1]; it is clipped on its way to the environment and learned from as it was drawn.
+    A sampled action may be outside [-1, 1]: the environment gets it clipped, but learning uses it unclipped.
     """
 
     output_name = "mean"

@@ -13,12 +13,12 @@ from rl_training.models.mlp import MLP
 from rl_training.models.observation import EncoderConfig, make_encoder
 from rl_training.types import Array, SpaceSpec
 
-POLICY_GAIN = 0.01  # a nearly uniform policy at the start
+POLICY_GAIN = 0.01  # the initial policy is nearly uniform
 VALUE_GAIN = 1.0
 
 
 class ActorCritic(nn.Module):
-    """An MLP for the actor and one for the critic, on one encoder. ``forward``: prepared observations -> action output, value
+    """An MLP each for actor and critic, on a shared encoder. ``forward``: prepared observations -> action output, value
     (batch,)."""
 
     def __init__(
@@ -47,12 +47,12 @@ class ActorCritic(nn.Module):
         return value
 
     def action_output(self, obs: Tensor) -> Tensor:
-        """From observations that are not prepared."""
+        """The actor's output for observations that are not prepared."""
         output: Tensor = self.actor(self.encoder(self.encoder.prepare(obs)))
         return output
 
     def numpy_action_output(self) -> Callable[[Array], Array]:
-        """``action_output`` on numpy arrays. Valid as long as the parameters stay where they are."""
+        """``action_output`` on numpy arrays. Valid until the parameters move to other memory."""
         if not on_cpu(self):
             return through_torch(self.action_output, self)
         encode, actor = self.encoder.numpy_forward(), self.actor.numpy_forward()

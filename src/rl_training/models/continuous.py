@@ -1,7 +1,7 @@
-"""Actors and twin critics for continuous actions, over vectors or images, and the tanh-squashed Gaussian.
+"""Actors and twin critics for continuous actions, on vectors or images, and the tanh-squashed Gaussian.
 
-Actor and critic are modules with no parameter in common, so that each has an optimiser of its own and no loss can move the
-other's weights. Where an encoder is shared it belongs to the critic, and the actor looks through it without a gradient.
+Actor and critic have no parameters in common, so that each has a separate optimiser and no loss can change the other's
+weights. A shared encoder belongs to the critic; the actor uses it without a gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rl_training.models.encoder import on_cpu, through_torch
 from rl_training.models.mlp import MLP
 from rl_training.types import Array
 
-#: of the standard deviation's logarithm
+#: range of the log standard deviation
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 _LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_2 = math.log(2.0)
@@ -29,7 +29,7 @@ def squashed_log_prob(u: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """Log-density of tanh(u), u normal: (batch, action) each -> (batch,).
 
     Haarnoja et al. (arXiv:1801.01290), appendix C, with log(1 - tanh(u)^2) written as 2 (log 2 - u - softplus(-2u)), which
-    stays finite where the tanh is 1 to the last bit.
+    stays finite where the tanh rounds to 1.
     """
     assert u.shape == mean.shape == log_std.shape
     return _log_prob(u, (u - mean) * (-log_std).exp(), log_std)
@@ -43,13 +43,13 @@ def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tenso
 
 
 def _log_prob(u: Tensor, distance: Tensor, log_std: Tensor) -> Tensor:
-    """With ``distance`` from the mean in standard deviations."""
+    """``distance`` is measured from the mean in standard deviations."""
     normal = -0.5 * distance.square() - log_std - _LOG_SQRT_2_PI
     return (normal - 2.0 * (_LOG_2 - u - F.softplus(-2.0 * u))).sum(dim=1)
 
 
 class Actor(nn.Module):
-    """Prepared observations, or the features of a shared encoder, to what describes the action: (batch, outputs)."""
+    """Maps prepared observations, or features of a shared encoder, to parameters of the action: (batch, outputs)."""
 
     def __init__(self, mlp: MLP, encoder: nn.Module | None = None) -> None:
         super().__init__()
@@ -62,8 +62,8 @@ class Actor(nn.Module):
 
 
 class TwinCritic(nn.Module):
-    """Two Q-functions of (observation, action) on one encoder and one trunk. ``encode`` comes first and on its own: what it
-    gives can be used twice, and is what the actor sees where they share it."""
+    """Two Q-functions of (observation, action) on one encoder and one trunk. ``encode`` is a separate first step, so that its
+    result can be used twice, and by the actor if the encoder is shared."""
 
     def __init__(
         self,
@@ -92,17 +92,17 @@ class TwinCritic(nn.Module):
 
 
 class ContinuousActorCritic(nn.Module):
-    """What SAC and its relatives learn. The first ``actions`` outputs of the actor are the mean before the tanh."""
+    """The networks of SAC, DrQ and DrQ-v2. The first ``actions`` outputs of the actor are the mean before the tanh."""
 
     def __init__(self, actor: Actor, critic: TwinCritic, actions: int, *, shared_encoder: bool = False) -> None:
         super().__init__()
         self.actor = actor
         self.critic = critic
         self.actions = actions
-        self.shared_encoder = shared_encoder  # whether the actor's input are the critic's encoded observations
+        self.shared_encoder = shared_encoder  # whether the actor takes observations encoded by the critic
 
     def prepare(self, obs: Tensor) -> Tensor:
-        """Observations as the encoders take them. It has no parameters, so an update does it once for all its passes."""
+        """Prepares observations for the encoders. This has no parameters, so an update does it once for all its passes."""
         return obs if self.critic.encoder is None else self.critic.encoder.scale(obs)
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -112,14 +112,14 @@ class ContinuousActorCritic(nn.Module):
         return output
 
     def numpy_forward(self) -> Callable[[Array], Array]:
-        """The same on numpy arrays. Valid as long as the parameters stay where they are."""
+        """``forward`` on numpy arrays. Valid until the parameters move to other memory."""
         if on_cpu(self) and self.actor.encoder is None and not self.shared_encoder:
             return self.actor.mlp.numpy_forward()
         return through_torch(self, self)
 
 
 class GaussianActorCritic(ContinuousActorCritic):
-    """With an actor that gives the mean and, clamped or (``smooth_std``) through a tanh, the log of the deviation."""
+    """The actor gives the mean and the log standard deviation, clamped or, with ``smooth_std``, bounded by a tanh."""
 
     def __init__(
         self, actor: Actor, critic: TwinCritic, actions: int, *, shared_encoder: bool = False, smooth_std: bool = False

@@ -1,4 +1,4 @@
-"""What every encoder is: packed observations in, one feature vector per observation out."""
+"""The interface of encoders, which map each packed observation to a feature vector."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Encoder(nn.Module):
         return obs
 
     def observe(self, obs: Array) -> None:
-        """Takes packed observations (sample, ...) into running statistics, if there are any."""
+        """Updates the running statistics, if any, with packed observations (sample, ...)."""
         return
 
     def numpy_forward(self) -> Callable[[Array], Array]:
-        """Packed observations to features on numpy arrays, for acting. Through torch, unless a subclass is faster."""
+        """Packed observations to features on numpy arrays, for acting. Uses torch unless a subclass has a faster way."""
         return through_torch(lambda obs: self(self.prepare(obs)), self)
 
 
 def through_torch(function: Callable[[Tensor], Tensor], module: nn.Module) -> Callable[[Array], Array]:
-    """A function of tensors as a function of numpy arrays, computed on the device where ``module`` lives."""
+    """Wraps a function of tensors as a function of numpy arrays, computed on the device of ``module``."""
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
 
     @torch.no_grad()
@@ -43,5 +43,5 @@ def through_torch(function: Callable[[Tensor], Tensor], module: nn.Module) -> Ca
 
 
 def on_cpu(module: nn.Module) -> bool:
-    """Whether a module's weights are in the memory that numpy can see."""
+    """Whether a module's weights are in memory that numpy can read."""
     return all(parameter.device.type == "cpu" for parameter in module.parameters())

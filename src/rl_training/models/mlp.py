@@ -18,8 +18,8 @@ from rl_training.models.noisy import NoisyArrays, NoisyLinear
 from rl_training.models.uninitialised import uninitialised
 from rl_training.types import Array
 
-#: By name, the same function for torch and for numpy. Both write over what they are given, which only they need: a tenth of
-#: the time of SAC's update (256-256, batch 256), for the result is in the cache already.
+#: By name, the same function for torch and for numpy. Both overwrite their input, which nothing else needs. This saves a
+#: tenth of SAC's update (256-256, batch 256), because that memory is already in the cache.
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[NDArray[np.float32]], Any]]] = {
     "relu": (torch.relu_, lambda x: np.maximum(x, 0.0, out=x)),
     "tanh": (torch.tanh_, lambda x: np.tanh(x, out=x)),
@@ -27,8 +27,8 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[NDArray[np.fl
 
 
 def make_linear(inputs: int, outputs: int, generator: torch.Generator, gain: float | None = None) -> nn.Linear:
-    """A linear layer drawn from ``generator``: with a ``gain`` orthogonal weights of that scale and no bias (Saxe et al.,
-    arXiv:1312.6120), without one PyTorch's usual initialisation, U(+-1/sqrt(inputs))."""
+    """A linear layer initialised from ``generator``: with a ``gain``, orthogonal weights of that scale and zero bias (Saxe et
+    al., arXiv:1312.6120); without one, PyTorch's default initialisation, U(+-1/sqrt(inputs))."""
     layer = uninitialised(nn.Linear(inputs, outputs, device="meta"))
     if gain is not None:
         nn.init.orthogonal_(layer.weight, gain, generator=generator)
@@ -43,7 +43,7 @@ def make_linear(inputs: int, outputs: int, generator: torch.Generator, gain: flo
 class MLP(Encoder):
     """Linear (or noisy) layers of these sizes, with an activation between them and, with ``activate_last``, after the last.
 
-    With ``output_gain`` linear layers are orthogonal: sqrt(2) inside, that gain at the end.
+    With ``output_gain`` linear layers are orthogonal, with gain sqrt(2) in hidden layers and ``output_gain`` in the last.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class MLP(Encoder):
         self.out_features = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        # F.linear on the parameters: calling each layer as a module would cost as much again as the arithmetic.
+        # F.linear on the parameters: calling each layer as a module takes as long again as the arithmetic.
         last = len(self.linears) - 1
         for i, layer in enumerate(self.linears):
             x = F.linear(x, layer.weight, layer.bias)
@@ -78,13 +78,13 @@ class MLP(Encoder):
         return x
 
     def numpy_forward(self, noisy: bool = False) -> Callable[[Array], Array]:
-        """The same function on numpy arrays, with the noise of noisy layers or without. On the CPU it reads the parameters
-        where they are, so it follows every in-place update."""
+        """The same function on numpy arrays, with or without the noise of noisy layers. On the CPU it reads the parameters in
+        place, so it sees every in-place update."""
         return NumpyMLP(self, noisy) if on_cpu(self) else super().numpy_forward()
 
 
 class NumpyMLP:
-    """An ``MLP`` on the CPU without torch's overhead per call, which outweighs the arithmetic on a few rows."""
+    """An ``MLP`` on the CPU without torch's overhead per call, which exceeds the time of the arithmetic on a few rows."""
 
     def __init__(self, mlp: MLP, noisy: bool) -> None:
         self._layers: list[tuple[NDArray[np.float32], NDArray[np.float32]] | NoisyArrays] = [

@@ -16,8 +16,8 @@ INITIAL_SIGMA = 0.5
 class NoisyLinear(nn.Module):
     """w = mu + sigma * f(e_out) f(e_in)^T, b = mu_b + sigma_b * f(e_out), with f(x) = sgn(x) sqrt|x|.
 
-    ``weight`` and ``bias`` are what the layer multiplies with: noisy in training mode, the means in evaluation mode. The
-    noise stays until ``resample``; it is a buffer, so a checkpoint has it.
+    ``weight`` and ``bias`` are noisy in training mode and the means in evaluation mode. The noise stays the same until
+    ``resample``; it is a buffer, so checkpoints include it.
     """
 
     noise_in: Tensor
@@ -53,7 +53,7 @@ class NoisyLinear(nn.Module):
 
 
 class NoisyArrays:
-    """A noisy layer's memory as numpy views."""
+    """The parameters of a noisy layer as numpy views."""
 
     def __init__(self, layer: NoisyLinear, noisy: bool) -> None:
         self._noisy = noisy
@@ -62,7 +62,7 @@ class NoisyArrays:
         self._weight, self._bias, self._weight_sigma, self._bias_sigma, self._noise_in, self._noise_out = views
 
     def current(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(inputs, outputs) weight and bias, as they are now."""
+        """The current weight, (inputs, outputs), and bias."""
         if not self._noisy:
             return self._weight.T, self._bias
         weight = self._weight + self._weight_sigma * np.outer(self._noise_out, self._noise_in)

@@ -1,4 +1,4 @@
-"""Running mean and variance, kept exactly (float64) and restored exactly."""
+"""Running mean and variance, kept in float64 and restored exactly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPSILON = 1e-8
 
 
 class RunningMoments:
-    """Count, mean and variance of all that was seen, a batch at a time (Chan, Golub & LeVeque 1979)."""
+    """Count, mean and variance of all samples so far, updated in batches (Chan, Golub & LeVeque 1979)."""
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
         self.count = 0.0
@@ -23,7 +23,7 @@ class RunningMoments:
         self.squares = np.zeros(shape)  # the sum of squared distances from the mean
 
     def update(self, batch: Array) -> None:
-        """Takes in a batch (sample, *shape)."""
+        """Adds a batch (sample, *shape)."""
         values = batch.astype(np.float64)
         mean = values.mean(axis=0)
         squares = np.square(values - mean).sum(axis=0)
@@ -35,7 +35,7 @@ class RunningMoments:
 
     @property
     def std(self) -> Array:
-        """The standard deviation; 1 as long as nothing was seen."""
+        """The standard deviation; 1 before the first sample."""
         if not self.count:
             return np.ones_like(self.mean)
         deviation: Array = np.sqrt(self.squares / self.count + EPSILON)
@@ -49,11 +49,11 @@ class RunningMoments:
 
 
 class ObservationNormalizer(nn.Module):
-    """Vectors less their running mean, over their running standard deviation, clipped to +-10.
+    """Standardises vectors with their running mean and standard deviation, and clips them to +-10.
 
-    The statistics are buffers, so a policy's weights, checkpoints and exports carry them. They change only in ``update``:
-    acting, evaluation and the passes of one training phase all see the same function. The buffers are always written in
-    place, so that numpy views of them stay good.
+    The statistics are buffers, so a policy's weights, checkpoints and exports include them. They change only in ``update``:
+    acting, evaluation and the passes of one training phase all use the same function. The buffers are always written in
+    place, so that numpy views of them stay valid.
     """
 
     count: Tensor
@@ -71,7 +71,7 @@ class ObservationNormalizer(nn.Module):
         self.register_buffer("scale", torch.ones(size))
 
     def update(self, obs: Array) -> None:
-        """Takes in observations (sample, size)."""
+        """Updates the statistics with observations (sample, size)."""
         moments = RunningMoments()
         moments.count = float(self.count)
         moments.mean, moments.squares = self.mean.cpu().numpy(), self.squares.cpu().numpy()
@@ -86,7 +86,7 @@ class ObservationNormalizer(nn.Module):
         return ((obs - self.shift) * self.scale).clamp(-CLIP, CLIP)
 
     def numpy_forward(self) -> Callable[[Array], Array]:
-        """The same on numpy arrays, over the buffers' own memory."""
+        """``forward`` on numpy arrays, with views of the buffers."""
         shift, scale = self.shift.numpy(), self.scale.numpy()
 
         def normalize(obs: Array) -> Array:

@@ -1,4 +1,4 @@
-"""From an observation spec to the encoder that fits it: the one place where networks look at the kind of an observation."""
+"""Builds the encoder for an observation spec. No other part of the networks depends on the kind of an observation."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class EncoderConfig:
     cnn_layers: Sequence[Layer] = NATURE_LAYERS
     cnn_features: int | None = None  # width of a dense layer after the convolutions of each image; None: no such layer
     centre: bool = False  # scale images to -0.5..0.5 instead of 0..1
-    standardise: bool = False  # standardise vectors by their running mean and deviation
+    standardise: bool = False  # standardise vectors with a running mean and standard deviation
     orthogonal: bool = False  # orthogonal convolutions
 
 
 def make_encoder(spec: ObservationSpec, config: EncoderConfig, generator: torch.Generator) -> Encoder:
-    """The encoder of a spec: an MLP for vectors, a CNN for an image, and both side by side for a mixture."""
+    """The encoder for a spec: an MLP for vectors, a CNN for an image, both in parallel for a mixture."""
     if config.standardise and spec.images:
-        raise SpaceError("images are always scaled to 0..1; set normalize_observations: false for them")
+        raise SpaceError("images are always scaled to 0..1 and cannot be standardised; set normalize_observations: false")
     if spec.kind == "vector":
         mlp = MLP([spec.shape[0], *config.hidden], generator, activate_last=True)
         return StandardisedEncoder(spec.shape[0], mlp) if config.standardise else mlp
@@ -57,7 +57,7 @@ def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Gen
 
 
 class StandardisedEncoder(Encoder):
-    """An MLP on vectors that are standardised first; the statistics change only in ``observe``."""
+    """Standardises vectors, then applies an MLP; the statistics change only in ``observe``."""
 
     def __init__(self, size: int, mlp: MLP) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class StandardisedEncoder(Encoder):
 
 
 class MixedEncoder(Encoder):
-    """A CNN for each image, beside the vectors as they are, and an MLP on all of their features."""
+    """A CNN for each image, and an MLP on their features together with the unchanged vectors."""
 
     def __init__(self, spec: ObservationSpec, cnns: Sequence[NatureCNN], mlp: MLP) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def unpack(spec: ObservationSpec, packed: Tensor) -> list[Tensor]:
 
 
 def encode_observation(obs: Tensor, spec: ObservationSpec) -> Tensor:
-    """``ObservationSpec.encode`` of a plain observation as torch operations: an exported policy carries its preprocessing."""
+    """``ObservationSpec.encode`` of a plain observation as torch operations, so that an exported policy includes it."""
     leaf = spec.only
     if leaf.kind != "one_hot":
         return obs.reshape(-1, *leaf.shape)

@@ -1,4 +1,4 @@
-"""Layers with memory but no values yet."""
+"""Layers whose memory is allocated but not yet initialised."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Layer = TypeVar("Layer", bound=nn.Module)
 
 
 def uninitialised(layer: Layer) -> Layer:
-    """A layer that was made on the device "meta", with memory of its own and no values in it yet.
+    """Allocates uninitialised memory for a layer that was created on the device "meta".
 
-    Made on any other device, a layer would draw its weights from the global generator. (``to_empty`` does the same, but
-    spends 0.8 seconds on importing sympy.)
+    Created on any other device, a layer would draw its weights from the global generator. (``to_empty`` does the same, but
+    takes 0.8 seconds to import sympy.)
     """
     assert not list(layer.children())
     assert not list(layer.buffers())

@@ -14,7 +14,7 @@ from rl_training.types import Array
 class ValueHead(nn.Module):
     """(batch, inputs) -> (batch, action, atom).
 
-    Dueling (Wang et al., arXiv:1511.06581): V + A - mean of A over the ACTION axis, for each atom or quantile on its own.
+    Dueling (Wang et al., arXiv:1511.06581): V + A - mean of A over the ACTION axis, separately for each atom or quantile.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ValueHead(nn.Module):
         return value + advantage - advantage.mean(dim=1, keepdim=True)
 
     def numpy_forward(self, noisy: bool) -> Callable[[Array], Array]:
-        """The same on numpy arrays, over the parameters' own memory."""
+        """``forward`` on numpy arrays, with views of the parameters."""
         advantage_stream = self.advantage.numpy_forward(noisy)
         value_stream = None if self.value is None else self.value.numpy_forward(noisy)
         actions, atoms = self.actions, self.atoms

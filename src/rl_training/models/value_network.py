@@ -1,4 +1,4 @@
-"""The networks of the value family: an encoder, a head with one or more atoms per action, and what the atoms mean."""
+"""The networks of the value family: an encoder, a head with one or more atoms per action, and the meaning of the atoms."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def make_value_body(
 ) -> tuple[Encoder, ValueHead]:
     """The trunk and the head of a value network.
 
-    On vectors all hidden layers but the last belong to the trunk, as dueling wants it; with images the trunk is the
-    convolutions alone.
+    On vectors all hidden layers except the last are in the trunk, so that each stream of a dueling head has one; on images
+    only the convolutions are in the trunk.
     """
     in_trunk = 0 if spec.images else max(0, len(hidden) - 1)
     trunk = make_encoder(spec, EncoderConfig(hidden=hidden[:in_trunk], cnn_layers=cnn_layers), generator)
@@ -40,7 +40,7 @@ def make_value_body(
 
 
 class ValueNetwork(nn.Module, ABC):
-    """Q-values of discrete actions, whatever is learned behind them."""
+    """A network that gives Q-values of discrete actions, whatever else it learns."""
 
     @abstractmethod
     def q_values(self, obs: Tensor) -> Tensor:
@@ -52,8 +52,8 @@ class ValueNetwork(nn.Module, ABC):
         return self.q_values(obs).argmax(dim=1)
 
     def q_function(self, noisy: bool = False) -> Callable[[Array], Array]:
-        """``q_values`` on numpy arrays, with the noise of noisy layers or without. Valid as long as the parameters stay where
-        they are. Through torch, unless a subclass is faster."""
+        """``q_values`` on numpy arrays, with or without the noise of noisy layers. Valid until the parameters move to other
+        memory. Uses torch unless a subclass has a faster way."""
 
         def q_values(obs: Tensor) -> Tensor:
             was_training = self.training
@@ -90,7 +90,7 @@ class AtomNetwork(ValueNetwork):
 
 
 class QNetwork(AtomNetwork):
-    """What DQN learns. ``forward``: (batch, ...) -> Q-values (batch, action)."""
+    """DQN's network. ``forward``: (batch, ...) -> Q-values (batch, action)."""
 
     def forward(self, obs: Tensor) -> Tensor:
         return self.atoms(obs).squeeze(2)
@@ -103,7 +103,7 @@ class QNetwork(AtomNetwork):
 
 
 class QuantileQNetwork(AtomNetwork):
-    """What QR-DQN learns. ``forward``: (batch, ...) -> quantiles of the return (batch, action, quantile); a Q-value is their
+    """QR-DQN's network. ``forward``: (batch, ...) -> quantiles of the return (batch, action, quantile); a Q-value is their
     mean."""
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class QuantileQNetwork(AtomNetwork):
 
 
 class CategoricalQNetwork(AtomNetwork):
-    """What C51 learns. ``forward``: (batch, ...) -> logits (batch, action, atom) over ``support``; a Q-value is its
+    """C51's network. ``forward``: (batch, ...) -> logits (batch, action, atom) over ``support``; a Q-value is its
     mean."""
 
     support: Tensor

@@ -1,1 +1,1 @@
-"""Running things: the training loop, evaluation, prediction, export and plots."""
+"""The training loop, evaluation, prediction, export and plots."""

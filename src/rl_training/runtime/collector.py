@@ -17,18 +17,18 @@ from rl_training.types import Carry, PolicyOutput, State, Step
 
 
 class Collected(NamedTuple):
-    """One step of all environments, and what the policy remembers around it."""
+    """One step of all environments, with the policy's carry after it."""
 
     step: Step
     carry: Carry  # after the step, not yet reset
-    next_carry: Carry  # what the policy acts on next: with the reward noted, and reset where an episode ended
-    action_mask: NDArray[np.bool_] | None  # what was allowed at ``step.obs``, if the policy passes it on
+    next_carry: Carry  # the carry to act on next: with the reward, and reset where an episode ended
+    action_mask: NDArray[np.bool_] | None  # the actions allowed at ``step.obs``, if the policy returns them
     finished: list[Episode]
 
 
 class Collector:
-    """Owns the pool, the carry and the exploration stream. A learner on another device keeps its weights there; the collector
-    then acts with a copy on the CPU, which ``refresh`` brings up to date."""
+    """Owns the pool, the carry and the exploration stream. If the learner's weights are on another device, the collector acts
+    with a copy on the CPU, which ``refresh`` updates."""
 
     def __init__(self, policy: Policy, pool: EnvPool, seed: int, timer: PhaseTimer) -> None:
         self.pool = pool
@@ -40,7 +40,7 @@ class Collector:
         self._pending: PolicyOutput | None = None
 
     def start(self) -> None:
-        """Begins the first episode of every environment."""
+        """Starts the first episode of every environment."""
         self.pool.reset()
 
     def collect(self, env_steps: int) -> Collected:
@@ -51,7 +51,7 @@ class Collector:
                 pool.obs, self._carry, rng=self.streams["explore"], env_steps=env_steps, action_mask=pool.action_mask
             )
             self._timer.lap("acting")
-        output = self._pending  # kept until the step has succeeded: a run that is saved after a fault repeats it
+        output = self._pending  # kept until the step has succeeded, so that a run saved after a fault repeats it
         step, finished = self.pool.step(output.action)
         self._pending = None
         self._timer.lap("environment")
@@ -59,7 +59,7 @@ class Collector:
         return Collected(step, output.carry, self._carry, output.extras.get("action_mask"), finished)
 
     def refresh(self) -> None:
-        """Takes over the learner's weights, if they are elsewhere."""
+        """Copies the learner's weights if they are on another device."""
         if self.policy is not self._learned:
             self.policy.load_state_dict(self._learned.state_dict())
 
@@ -75,7 +75,7 @@ class Collector:
         }
 
     def load_state_dict(self, state: State) -> list[int]:
-        """Restores the moment; returns the environments that could not be brought back to it and began a new episode."""
+        """Restores the saved state; returns the environments that could not be restored and started a new episode."""
         self.refresh()
         self.streams.load_state_dict(state["streams"])
         self._carry = tuple(state["carry"])
@@ -94,7 +94,7 @@ class Collector:
 
 
 def acting_copy(policy: Policy) -> Policy:
-    """The same policy with weights of its own on the CPU."""
+    """A copy of the policy with its own weights on the CPU."""
     copied = copy.deepcopy(policy)
     copied.network.to("cpu")
     copied.parameters_moved()

@@ -13,22 +13,22 @@ from rl_training.runtime.learner import Learner
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.signals import StopRequest
 
-#: What compiling costs and what it saves, CPU seconds of one core, fitted to measurements (docs/adr/0007).
+#: The cost of compiling and the time it saves, in CPU seconds of one core, fitted to measurements (docs/adr/0007).
 SECONDS_TO_COMPILE = 20.0
 SAVED_PER_STAGE = 0.35e-3
-SAVED_PER_ROW = 2.5e-6  # of each stage
-SAVED_PER_TERM = 7.2e-9  # of a loss that is a double sum
+SAVED_PER_ROW = 2.5e-6  # per stage
+SAVED_PER_TERM = 7.2e-9  # in a loss that is a double sum
 
 
 def repaid_after(algorithm: Algorithm[Any, Any], num_envs: int) -> int:
-    """After about how many updates of a small network its compilation from scratch is repaid."""
+    """About how many updates of a small network it takes for a compilation from scratch to pay off."""
     per_stage = SAVED_PER_STAGE + SAVED_PER_ROW * algorithm.rows_per_update(num_envs)
     saved = algorithm.updater.stages * per_stage + SAVED_PER_TERM * algorithm.loss_terms()
     return int(round(SECONDS_TO_COMPILE / saved, -2))
 
 
 class Compilation:
-    """The mode of a run's updates. Both modes compute the same, but round differently, so a run must stay in its own."""
+    """Whether a run's updates are compiled. Compiled updates round differently, so a run should not switch."""
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm[Any, Any], learner: Learner, timer: PhaseTimer) -> None:
         self.in_force: bool | None = None  # None: not decided yet
@@ -39,54 +39,54 @@ class Compilation:
             raise ConfigError(f"compile: on is not possible with {config.algo}: {obstacle}; use compile: auto or off")
 
     def begin(self, config: TrainConfig, progress: Progress, stop: StopRequest) -> None:
-        """Before the first update of this process: decides if that has not been done, and compiles if so decided."""
+        """Called before the first update of this process: makes the decision if it is still open, and compiles if needed."""
         if self._ready:
             return
         before = self.in_force
         wanted, obstacle = config.compile == "on", None
         if config.compile == "auto":
             obstacle = self._algorithm.why_not_compiled()
-            wanted = self._repays(config, progress) if before is None else before and obstacle is None
+            wanted = self._pays_off(config, progress) if before is None else before and obstacle is None
         if before is not None and before != wanted:
-            reason = f"as compile: {config.compile} says" if obstacle is None else f"for {obstacle}"
-            _say_switch(wanted, reason)
+            reason = f"compile is set to {config.compile}" if obstacle is None else obstacle
+            _warn_of_switch(wanted, reason)
         if wanted:
             wanted = self._compile(config, progress, resumed=bool(before), stop=stop)
-        if not stop:  # what a signal broke off stays undecided
+        if not stop:  # if a signal interrupted the compilation, the decision stays open
             self.in_force, self._ready = wanted, True
 
-    def _repays(self, config: TrainConfig, progress: Progress) -> bool:
+    def _pays_off(self, config: TrainConfig, progress: Progress) -> bool:
         algorithm = self._algorithm
         if algorithm.why_not_compiled() is not None:
             return False
         if algorithm.policy.spec.observation.images:
-            progress.note("compile: auto is off: convolutions are bound by arithmetic and gain little")
+            progress.note("compile: auto is off, because convolutions gain little from compilation")
             return False
         updates = config.algo_kwargs.updates_in(config.total_timesteps, config.num_envs)
         enough = repaid_after(algorithm, config.num_envs)
-        repays = updates >= enough
+        pays_off = updates >= enough
         progress.note(
-            f"compile: auto is {'on' if repays else 'off'}: {updates} updates are ahead, and about {enough} repay the "
-            "compilation"
+            f"compile: auto is {'on' if pays_off else 'off'}: the run makes {updates} updates, and compilation pays off "
+            f"after about {enough}"
         )
-        return repays
+        return pays_off
 
     def _compile(self, config: TrainConfig, progress: Progress, *, resumed: bool, stop: StopRequest) -> bool:
-        """Whether it succeeded. Without a working compiler ``auto`` and a resumed run go on without."""
-        progress.note("compiling the update; this takes up to a minute, or seconds if it was done before")
+        """Compiles the update; returns whether that succeeded. If not, ``auto`` and a resumed run continue without it."""
+        progress.note("compiling the update; this takes up to a minute, or a few seconds if it is cached")
         self._timer.lap("rest")
         try:
             self._learner.compile()
         except CompilationError as error:
             if resumed and not stop:
-                _say_switch(False, f"for its update cannot be compiled here ({error})")
+                _warn_of_switch(False, f"the update cannot be compiled here ({error})")
             elif config.compile == "on" and not stop:
                 raise ConfigError(
                     f"compile: on, but the update cannot be compiled here ({error}); install a C++ compiler (g++), or use "
                     "compile: auto or off"
                 ) from error
             else:
-                progress.note(f"not compiled ({error}); going on without")
+                progress.note(f"the update cannot be compiled here ({error}); continuing without compilation")
             return False
         finally:
             self._timer.lap("compilation")
@@ -94,10 +94,10 @@ class Compilation:
         return True
 
 
-def _say_switch(compiled: bool, reason: str) -> None:
+def _warn_of_switch(compiled: bool, reason: str) -> None:
     modes = ("without a compiled update", "with a compiled update")
     warnings.warn(
-        f"the run began {modes[not compiled]} and goes on {modes[compiled]}, {reason}: no longer bit for bit as it would "
-        "have gone",
+        f"the run started {modes[not compiled]} and continues {modes[compiled]}, because {reason}; its results are no longer "
+        "bit-for-bit those of an uninterrupted run",
         stacklevel=3,
     )

@@ -14,7 +14,7 @@ RECENT_EPISODES = 100
 
 
 class EpisodeStatistics:
-    """How many episodes there were, and the returns and lengths of the most recent ones."""
+    """The number of episodes, and the returns and lengths of the most recent ones."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes of the deterministic policy, on environments and seeds of its own."""
+"""Evaluation: whole episodes of the deterministic policy, on separate environments and seeds."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class EvaluationResult:
 def evaluate_policy(
     policy: Policy, pool: EnvPool, episodes: int, should_stop: Callable[[], bool] = lambda: False
 ) -> EvaluationResult | None:
-    """Episode k runs in environment k mod n, so that long and short episodes count alike and the result does not depend
-    on which finishes first. None if asked to stop on the way."""
+    """Episode k runs in environment k mod n, so that long and short episodes count equally and the result does not depend
+    on which finishes first. Returns None if it is stopped early."""
     pool.reset()
     n = pool.num_envs
     carry = policy.initial_carry(n)

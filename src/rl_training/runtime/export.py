@@ -40,7 +40,7 @@ def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: 
     if policy.spec.action.masked:
         warnings.warn(
             "this policy's environment masks actions, but the exported 'action' is the best of all actions: where some are "
-            f"masked, take the best allowed action by the exported '{policy.export_module().output_names[1]}'",
+            f"masked, choose the best allowed action by the exported '{policy.export_module().output_names[1]}'",
             stacklevel=2,
         )
     write = _export_onnx if chosen == "onnx" else _export_safetensors

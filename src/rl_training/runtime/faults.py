@@ -1,4 +1,4 @@
-"""What is left behind when an environment fails: enough to reproduce the failure."""
+"""Reports of environment failures, with everything needed to reproduce them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from rl_training.types import Array, Carry, SpaceSpec, State
 
 
 def load_policy(path: Path, warn: Callable[[str], None]) -> tuple[TrainConfig, Policy, Path]:
-    """The policy of a run or checkpoint with its config. Reads nothing that belongs to training and makes no environment."""
+    """The policy of a run or checkpoint with its config. Reads no training state and creates no environment."""
     checkpoint = find_checkpoint(path, warn)
     parts = read_checkpoint(checkpoint, ACTING_PARTS)
     try:
@@ -43,7 +43,7 @@ def acting_parts(policy: Policy, config: TrainConfig) -> dict[str, State]:
 
 
 def save_policy(policy: Policy, config: TrainConfig, path: Path) -> None:
-    """Writes a checkpoint that holds the policy alone."""
+    """Writes a checkpoint that holds only the policy."""
     write_checkpoint(path, acting_parts(policy, config), {})
 
 
@@ -63,11 +63,11 @@ def predict(
     rng: np.random.Generator | None = None,
     env_steps: int = 0,
 ) -> tuple[Array, Carry]:
-    """Actions in the environment's own terms, for one observation or a batch of them, and the state to hand in next.
+    """Environment actions for one observation or a batch of them, and the state to pass to the next call.
 
-    ``reward`` is what the action before earned; policies that remember it must be told. ``episode_start`` says which
-    observations begin an episode: their rows of the state are set back first, and no reward is before them.
-    ``action_mask`` says which of the discrete actions are allowed.
+    ``reward`` is the reward of the previous action, which some policies take as an input. ``episode_start`` marks
+    observations that start an episode: their rows of the state are reset first, and they need no reward. ``action_mask``
+    marks the discrete actions that are allowed.
     """
     batch, single = _as_batch(obs, policy.spec)
     start = _as_starts(episode_start, len(batch))
@@ -86,11 +86,11 @@ def _as_starts(episode_start: Any, rows: int) -> NDArray[np.bool_]:
     try:
         starts = np.asarray(False if episode_start is None else episode_start)
         if starts.dtype.kind not in "biuf":
-            raise ValueError("neither true nor false")
+            raise ValueError("not boolean")
         return np.broadcast_to(starts.astype(np.bool_), (rows,))
     except ValueError as error:
         raise ObservationError(
-            f"episode_start must be true or false, or {rows} of them, one for each observation, not {episode_start!r}"
+            f"episode_start must be one boolean, or {rows} of them, one per observation, not {episode_start!r}"
         ) from error
 
 
@@ -98,8 +98,8 @@ def _require_rows(state: Carry, rows: int) -> None:
     for array in state:
         if len(array) != rows:
             raise ObservationError(
-                f"the state has {len(array)} rows, but there are {rows} observations: keep their number, or let all of them "
-                "begin anew with episode_start"
+                f"the state has {len(array)} rows, but there are {rows} observations: keep their number, or start new "
+                "episodes with episode_start=True"
             )
 
 
@@ -112,8 +112,8 @@ def _with_reward(policy: Policy, state: Carry, reward: Any, start: NDArray[np.bo
         rewards = np.full(start.shape, np.nan, np.float32)
     if not (np.isfinite(rewards) | start).all():
         raise ObservationError(
-            f"this policy remembers rewards: give the reward of the action before with each observation that does not begin "
-            f"an episode, as a number or one for each row, not {reward!r}"
+            f"this policy takes rewards as inputs: pass the reward of the previous action for each observation that does not "
+            f"start an episode, as one number or one per row, not {reward!r}"
         )
     return policy.note_reward(state, np.where(start, np.float32(0.0), rewards))
 
@@ -122,13 +122,13 @@ def _as_mask(action_mask: Any, rows: int, spec: SpaceSpec) -> NDArray[np.bool_] 
     if action_mask is None:
         return None
     if spec.action.kind != "discrete":
-        raise ObservationError("an action_mask needs discrete actions, and this policy's are continuous")
+        raise ObservationError("an action_mask needs discrete actions, but this policy's actions are continuous")
     try:
         mask = np.asarray(action_mask)
     except ValueError:  # rows of different lengths
         mask = np.empty(0)
     if mask.shape not in ((spec.action.count,), (rows, spec.action.count)) or mask.dtype.kind not in "biu":
-        raise ObservationError(f"the action_mask must be {spec.action.count} times true or false, not {action_mask!r}")
+        raise ObservationError(f"the action_mask must be {spec.action.count} booleans, one per action, not {action_mask!r}")
     allowed = np.broadcast_to(mask.astype(np.bool_), (rows, spec.action.count))
     if not allowed.any(axis=1).all():
         raise ObservationError("the action_mask allows no action")
@@ -157,6 +157,6 @@ def _as_batch(obs: Any, spec: SpaceSpec) -> tuple[Array, bool]:
         index = batch.reshape(len(batch), -1) - starts
         if (index != index.round()).any() or (index < 0).any() or (index >= np.asarray(leaf.sizes)).any():
             raise ObservationError(
-                f"the observation must be whole numbers that start at {starts.tolist()}, with {list(leaf.sizes)} values each"
+                f"the observation must be whole numbers from {starts.tolist()}, with {list(leaf.sizes)} possible values"
             )
     return batch, single

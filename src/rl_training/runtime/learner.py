@@ -1,4 +1,4 @@
-"""Learning from what is collected: record, store, sample, update, each when it is due."""
+"""Learning from collected steps: records, stores, samples and updates when due."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rl_training.types import State, UpdateResult
 
 
 class Learner(ABC):
-    """Takes in the collected steps and updates the algorithm. Everything it knows is in its states."""
+    """Takes the collected steps and updates the algorithm. Its two state dicts hold its whole state."""
 
-    separate_replay: ClassVar[bool] = False  # whether ``replay_state`` holds something, which need not be saved each time
+    separate_replay: ClassVar[bool] = False  # whether ``replay_state`` is not empty; it need not be in every checkpoint
 
     def __init__(self, algorithm: Algorithm[Any, Any], timer: PhaseTimer) -> None:
         self._learning, self._timer = algorithm, timer
@@ -28,25 +28,25 @@ class Learner(ABC):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the last update measured."""
+        """The metrics of the last update."""
         return self._restored_metrics if self._last is None else self._last.metrics
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """The memory that the stored experience takes, at most."""
+        """The maximum memory of the stored experience."""
 
     @abstractmethod
     def observe(self, collected: Collected, env_steps: int) -> None:
-        """Takes in one step of all environments and makes the updates that it makes due."""
+        """Adds one step of all environments, then makes the updates that are due."""
 
     @abstractmethod
     def compile(self) -> None:
-        """Makes the algorithm's update a compiled graph."""
+        """Compiles the algorithm's update."""
 
     @abstractmethod
     def discard(self, env_index: int) -> None:
-        """Forgets the open items of an environment whose episode cannot continue."""
+        """Drops the incomplete items of an environment whose episode cannot continue."""
 
     def state_dict(self) -> State:
         return {"algorithm": self._learning.state_dict(), "metrics": dict(self.metrics)}
@@ -60,12 +60,12 @@ class Learner(ABC):
         return None
 
     def load_replay_state(self, state: State | None, env_steps: int) -> None:
-        """Restores it; None: it was not saved at this step."""
+        """Restores the stored experience; None if the checkpoint does not have it."""
         return
 
 
 class OffPolicyLearner(Learner):
-    """Replay -> algorithm, for every algorithm that learns from replayed experience."""
+    """The learner of every algorithm that learns from replayed experience."""
 
     separate_replay = True
 
@@ -120,14 +120,14 @@ class OffPolicyLearner(Learner):
         return self.replay.buffer.state_dict()
 
     def load_replay_state(self, state: State | None, env_steps: int) -> None:
-        if state is None:  # learn nothing until the empty replay is as full as at the start of a run
+        if state is None:  # start with an empty replay: no updates until it is as full as at the start of a run
             self._learn_from = env_steps + self.algorithm.config.learning_starts
         else:
             self.replay.buffer.load_state_dict(state)
 
 
 class OnPolicyLearner(Learner):
-    """Rollout -> algorithm, for every algorithm that learns from what its policy has just done."""
+    """The learner of every algorithm that learns from its own rollouts."""
 
     def __init__(self, algorithm: OnPolicyAlgorithm[Any], num_envs: int, timer: PhaseTimer) -> None:
         super().__init__(algorithm, timer)
@@ -171,7 +171,7 @@ class OnPolicyLearner(Learner):
 
 
 def make_learner(algorithm: Algorithm[Any, Any], num_envs: int, timer: PhaseTimer) -> Learner:
-    """The learner of the algorithm's family."""
+    """The learner for the algorithm's family."""
     if isinstance(algorithm, OnPolicyAlgorithm):
         return OnPolicyLearner(algorithm, num_envs, timer)
     assert isinstance(algorithm, OffPolicyAlgorithm), f"{type(algorithm).__name__} belongs to neither family"

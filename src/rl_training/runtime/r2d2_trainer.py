@@ -1,4 +1,4 @@
-"""Training R2D2: a thin entry into the one loop."""
+"""Trains R2D2: a thin wrapper around the common training loop."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from rl_training.runtime.trainer import TrainResult
 
 
 def train_r2d2(config: TrainConfig) -> TrainResult:
-    """Trains from a config to the end and returns what was reached and where it is."""
+    """Trains from a config to the end; returns the results and where they are stored."""
     return train_family(config, R2D2, "train_r2d2")

@@ -21,7 +21,7 @@ class RunLog:
         self._cpu_start = cpu_seconds()
 
     def start_clock(self) -> None:
-        """Time before this belongs to nobody."""
+        """Starts timing; time before this call is not counted."""
         self._timer.start()
         self._cpu_start = cpu_seconds()
 
@@ -54,12 +54,12 @@ class RunLog:
         }
 
     def info(self, env_steps: int) -> dict[str, Any]:
-        """For the manifest of a checkpoint: what differs from one repetition of a run to the next."""
+        """Information for the manifest of a checkpoint that may differ when a run is repeated."""
         position = self._bytes if self._file is None else self._file.position()
         return {"step": env_steps, "metrics_bytes": position, **self.time_metrics(env_steps)}
 
     def restore(self, info: Mapping[str, Any]) -> None:
-        """Continues where a checkpoint was written."""
+        """Continues from the state at which a checkpoint was written."""
         self._bytes = info["metrics_bytes"]
         self._earlier_seconds = info.get("time/seconds", 0.0)
         self._earlier_cpu_seconds = info.get("time/cpu_seconds", 0.0)

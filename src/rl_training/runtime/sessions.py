@@ -46,7 +46,7 @@ def train(config: TrainConfig) -> TrainResult:
 
 
 def train_family(config: TrainConfig, family: type, entry: str) -> TrainResult:
-    """``train``, for an entry that is meant for one family of algorithms."""
+    """``train`` for an entry point that serves one family of algorithms."""
     if not issubclass(get_algorithm(config.algo), family):
         raise ConfigError(
             f"{entry} does not train {config.algo}; use rl_training.runtime.sessions.train, which trains every algorithm"
@@ -64,7 +64,7 @@ def resume_training(
 ) -> Trainer:
     """A trainer at the last good checkpoint of a run directory, or at the checkpoint that the path names.
 
-    A run that was stopped before its first checkpoint starts over, which is the same run.
+    A run that was stopped before its first checkpoint starts over and takes the same path.
     """
     run_path, checkpoint = owning_run(path)
     run = open_run(run_path)
@@ -76,7 +76,7 @@ def resume_training(
         trainer.require_room_to_save()
         if checkpoint is not None:
             if REPLAY_PART not in read_manifest(checkpoint)["parts"]:
-                warn(f"{checkpoint} holds no replay, so training continues with an empty one and no longer bit for bit")
+                warn(f"{checkpoint} holds no replay, so training continues with an empty one: not an exact continuation")
             trainer.checkpoints.restore(checkpoint)
         run.rewind_to(checkpoint)
         run.extend(config.total_timesteps)
@@ -87,7 +87,7 @@ def resume_training(
 
 
 def _extended(run: Run, reached: int, total_timesteps: int | None) -> TrainConfig:
-    """The run's config with a new total, if one is given; it must not lie behind what is reached."""
+    """The run's config with a new total, if one is given; the total must not be below the steps reached."""
     if total_timesteps is None:
         return run.config
     if total_timesteps < reached:

@@ -1,4 +1,4 @@
-"""What a run is built from: its environments and its device."""
+"""Creates the environments of a run and selects its device."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rl_training.experiment.config import TrainConfig
 def make_pool(
     config: TrainConfig, factory: EnvFactory | None, stream: str, num_envs: int, workers: str = "inline"
 ) -> EnvPool:
-    """The environments of a config, or those that the factory makes instead."""
+    """A pool of the environments in a config, or of those that the factory makes."""
     if factory is None and config.env_from_python:
         raise ConfigError(
-            f"this agent was trained on {config.env_id}, an environment that was given from Python; give it again as env="
+            f"this agent was trained on {config.env_id}, an environment that was passed from Python; pass it again as env="
         )
     if isinstance(factory, GivenEnv) and (workers == "subprocess" or config.env_fresh):
         raise ConfigError(
-            "env_workers: subprocess and env_fresh need to make environments; pass a function that makes one instead of an "
-            "environment"
+            "env_workers: subprocess and env_fresh need to create environments; pass a function that creates one instead of "
+            "an environment"
         )
     factory = factory or RegisteredEnv(config.env_id, config.env_kwargs)
     return SeededEnvPool(
@@ -37,7 +37,7 @@ def make_pool(
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of this name, if this machine has it."""
+    """The device with this name, or an error if it cannot be used."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()

@@ -1,7 +1,7 @@
-"""The one training loop: collect, learn when due, evaluate when due, log, checkpoint when due.
+"""The training loop of all algorithms: collects steps, and learns, evaluates, logs and writes checkpoints when due.
 
-Everything that decides the future of a run is in ``training_state``, the policy and the replay, so a run that is stopped
-between any two steps and resumed in another process takes exactly the path it would have taken.
+Everything that determines the future of a run is in the policy, ``training_state`` and the replay. A run that is stopped
+between any two steps and resumed in another process therefore takes exactly the path that it would have taken.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rl_training.types import State
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a call of ``train`` did and where it is."""
+    """The results of a call of ``train`` and where they are stored."""
 
     env_steps: int  # of the whole run
     steps_now: int  # of this call
@@ -54,8 +54,8 @@ class TrainResult:
 
 
 class Trainer:
-    """One run, from its config to its last checkpoint: schedule, evaluation, log and checkpoints. Without a ``run``
-    nothing is written."""
+    """One run, from its config to its last checkpoint: schedule, evaluation, log and checkpoints. Without a ``run`` it writes
+    nothing."""
 
     def __init__(
         self,
@@ -107,11 +107,11 @@ class Trainer:
         return make_pool(self.config, self._factory, stream, num_envs, workers)
 
     def require_room_to_save(self) -> None:
-        """Checkpoints of the replay are written from a copy of it while training continues: both must fit."""
+        """Checks that the replay fits into memory twice: checkpoints are written from a copy while training continues."""
         if self.learner.separate_replay and self.config.checkpoint.replay_every:
             require_memory(
                 2 * self.learner.nbytes,
-                "the replay with the copy of it that a checkpoint is written from",
+                "the replay, with the copy that checkpoints are written from,",
                 "lower algo_kwargs.buffer_size, or set checkpoint.replay_every: 0 and resume with an empty replay",
                 self._free_at_first,
             )
@@ -170,11 +170,11 @@ class Trainer:
                     break
                 self._advance()
         except EnvironmentFault:
-            if not stop:  # a signal to the whole process group also ends the environments' processes: no fault of theirs
+            if not stop:  # a signal to the process group also ends environment processes: not a fault
                 raise
 
     def _advance(self) -> None:
-        """One step of every environment, and the learning that it makes due."""
+        """One step of every environment, then the updates that are due."""
         self.timer.lap("rest")
         collected = self.collector.collect(self.env_steps)
         count = len(collected.step.reward)
@@ -188,13 +188,13 @@ class Trainer:
             self.collector.refresh()
 
     def _chores(self, stop: StopRequest) -> None:
-        """What is due between two steps."""
+        """Logging, evaluation and checkpoints that are due between two steps."""
         if self._due["log"].settle():
             self.log.write("train", self.env_steps, self._train_metrics())
         if self._due["eval"].count():
             result = self.evaluate(self.config.eval.episodes, stop)
             if result is None:
-                return  # stopped on the way: still due, and repeated after the resume
+                return  # stopped early: still due, so it is repeated after resuming
             self._due["eval"].settle()
             self._note_evaluation(result)
         if self._due["checkpoint"].settle():
@@ -202,7 +202,7 @@ class Trainer:
         self.progress.update(self)
 
     def evaluate(self, episodes: int, stop: StopRequest | None = None) -> EvaluationResult | None:
-        """The deterministic policy on evaluation environments; training is not affected."""
+        """Evaluates the deterministic policy on separate environments; training is not affected."""
         if self._eval_pool is None:
             self._eval_pool = self._make_pool("eval", self.config.eval.num_envs, "inline")
         self.timer.lap("rest")
@@ -212,7 +212,7 @@ class Trainer:
         return result
 
     def _note_evaluation(self, result: EvaluationResult) -> None:
-        self.checkpoints.outdated()
+        self.checkpoints.outdated()  # one already written at this step lacks this evaluation
         improved = self.best_return is None or result.mean_return > self.best_return
         if improved:
             self.best_return = result.mean_return
@@ -228,7 +228,7 @@ class Trainer:
         return {**self.episodes.metrics(), "updates": self.learner.updates, **scheduled, **self.learner.metrics}
 
     def describe(self) -> str:
-        """One line on what is about to run, with the memory that the replay takes."""
+        """One line that describes the run, with the memory of the replay."""
         config, megabytes = self.config, self.learner.nbytes / 1e6
         where = "nowhere" if self.run is None else self.run.path
         return (
@@ -237,9 +237,9 @@ class Trainer:
         )
 
     def progress_values(self) -> dict[str, float]:
-        """What a progress display shows."""
-        metrics, shown = self._train_metrics(), ("return_mean", "loss", "critic_loss")
-        return {name.removesuffix("_mean"): metrics[name] for name in shown if name in metrics}
+        """The metrics for a progress display."""
+        metrics, displayed = self._train_metrics(), ("return_mean", "loss", "critic_loss")
+        return {name.removesuffix("_mean"): metrics[name] for name in displayed if name in metrics}
 
     # ------------------------------------------------------------------------------------------- checkpoints
 
@@ -258,14 +258,14 @@ class Trainer:
         }
 
     def _save_after_fault(self, fault: EnvironmentFault) -> None:
-        """Saves the run as it was before the failing step, and what reproduces the failure; then raises it."""
+        """Saves the run as it was before the failing step, with a report that reproduces the failure; then raises it."""
         if self.run is not None:
             try:
                 report = write_fault_report(self.run, fault, self.config, self.env_steps)
                 self.checkpoints.save_last()
                 self.run.wait()
             except (CheckpointError, OSError) as error:
-                raise CheckpointError(f"{fault}; and then: {error}") from fault
+                raise CheckpointError(f"{fault}; saving the run then failed too: {error}") from fault
             fault.args = (f"{fault} {report}",)
         raise fault
 

@@ -1,4 +1,4 @@
-"""Convolutional encoders and the networks on them."""
+"""Convolutional encoders and the networks that use them."""
 
 from rl_training.models.cnn.drq import CNNDrQModel
 from rl_training.models.cnn.drqv2 import CNNDrQv2Model

@@ -19,7 +19,7 @@ PAPER_FEATURES = 50
 
 
 class Trunk(nn.Module):
-    """Linear, layer normalisation, tanh: actor and critic each have one on the convolutions that they share."""
+    """Linear, layer normalisation, tanh. Actor and critic each have one after the shared convolutions."""
 
     def __init__(self, inputs: int, features: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -42,8 +42,8 @@ def orthogonalize(module: nn.Module, generator: torch.Generator) -> None:
 
 
 class CNNDrQModel(GaussianActorCritic):
-    """Channel-first uint8 images. Actor and critic have a ``NatureCNN`` each, or (``paper``) share the paper's convolutions,
-    which then belong to the critic, and have a trunk each."""
+    """Channel-first uint8 images. Actor and critic each have a ``NatureCNN``; or, with ``paper``, each has a trunk on the
+    paper's convolutions, which they share and which belong to the critic."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class CNNDrQModel(GaussianActorCritic):
             convolutions = NatureCNN(shape, generator, None, cnn_layers or PAPER_LAYERS)
             actor_encoder, trunk = (Trunk(convolutions.out_features, features, generator) for _ in range(2))
         else:
-            # Without the paper's layer normalisation, bright images must be centred, or nothing else in them is learned.
+            # Without the paper's layer normalisation, bright images must be centred, or only their brightness is learned.
             features, trunk = cnn_features or 512, None
             actor_encoder, convolutions = (
                 NatureCNN(shape, generator, features, cnn_layers or NATURE_LAYERS, centre=True) for _ in range(2)

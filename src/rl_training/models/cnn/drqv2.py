@@ -13,7 +13,7 @@ from rl_training.models.mlp import MLP
 
 
 class CNNDrQv2Model(ContinuousActorCritic):
-    """Channel-first uint8 images. The convolutions belong to the critic; actor and critic have a trunk each."""
+    """Channel-first uint8 images. The convolutions belong to the critic; actor and critic each have a trunk."""
 
     def __init__(
         self,

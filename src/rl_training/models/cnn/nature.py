@@ -20,7 +20,7 @@ NATURE_LAYERS: tuple[Layer, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
 def make_conv(inputs: int, outputs: int, kernel: int, stride: int, generator: torch.Generator) -> nn.Conv2d:
-    """A convolution with PyTorch's usual initialisation, drawn from ``generator``."""
+    """A convolution with PyTorch's default initialisation, drawn from ``generator``."""
     layer = uninitialised(nn.Conv2d(inputs, outputs, kernel, stride, device="meta"))
     bound = 1.0 / math.sqrt(inputs * kernel * kernel)
     for parameter in (layer.weight, layer.bias):
@@ -30,15 +30,15 @@ def make_conv(inputs: int, outputs: int, kernel: int, stride: int, generator: to
 
 
 def scale_images(images: Tensor) -> Tensor:
-    """Bytes to 0..1, in channels-last memory, which CPU kernels prefer."""
+    """Scales bytes to 0..1, in channels-last memory, which is faster for CPU kernels."""
     return images.contiguous(memory_format=torch.channels_last).to(torch.float32).div_(255.0)
 
 
 class NatureCNN(Encoder):
     """(batch, channel, height, width) uint8 in 0..255 -> (batch, features), with ReLU after each layer. Without
-    ``features`` the linear layer is left out.
+    ``features`` there is no linear layer.
 
-    Images are scaled to 0..1, or with ``centre`` to -0.5..0.5; ``scale`` does it once for several passes.
+    Images are scaled to 0..1, or with ``centre`` to -0.5..0.5; call ``scale`` once to use the result in several passes.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class NatureCNN(Encoder):
         self.out_features = flat if features is None else features
 
     def scale(self, images: Tensor) -> Tensor:
-        """Bytes as the floating-point numbers that the convolutions take."""
+        """Converts bytes to the floating-point numbers that the convolutions take."""
         scaled = scale_images(images)
         return scaled.sub_(0.5) if self._centre else scaled
 

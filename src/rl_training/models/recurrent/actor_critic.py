@@ -1,4 +1,4 @@
-"""A policy and a value function with memory: encoder, recurrent core, then an MLP each."""
+"""A policy and a value function with memory: encoder, recurrent core, then an MLP for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rl_training.types import Array, Carry, SpaceSpec
 
 
 class RecurrentActorCritic(nn.Module):
-    """The critic has a core of its own or shares the actor's. A state is that of each core, the actor's first."""
+    """The critic has a separate core or shares the actor's. A state holds the state of each core, the actor's first."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class RecurrentActorCritic(nn.Module):
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Of the actor's state."""
+        """The names of the actor's state arrays."""
         return self.cores[0].state_names
 
     def initial_state(self, batch: int) -> Carry:
         return tuple(array for core in self.cores for array in core.initial_state(batch))
 
     def unroll(self, prepared: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """(time, batch, ...) from a state -> what actor and critic remember at each step, (time, batch, hidden) each."""
+        """(time, batch, ...) from a state -> the core outputs for actor and critic, (time, batch, hidden) each."""
         time, batch = prepared.shape[:2]
         features = self.encoder(prepared.flatten(0, 1)).view(time, batch, -1)
         memories = [core(features, *part)[0] for core, part in zip(self.cores, self._by_core(state), strict=True)]
@@ -73,13 +73,12 @@ class RecurrentActorCritic(nn.Module):
         return value
 
     def action_step(self, obs: Tensor, *state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Observations that are not prepared and the actor's state -> action output and the state after."""
+        """Observations that are not prepared and the actor's state -> action output and the next state."""
         after = self.cores[0].step(self.encoder(self.encoder.prepare(obs)), *state)
         return self.actor(after[0][:, -1]), after
 
     def numpy_step(self) -> Callable[[Array, Carry], tuple[Array, Carry]]:
-        """(obs, state) -> (action output, state after) on numpy arrays. Valid as long as the parameters stay where they
-        are."""
+        """(obs, state) -> (action output, next state) on numpy arrays. Valid until the parameters move to other memory."""
         encode, actor = self.encoder.numpy_forward(), self.actor.numpy_forward()
         steps, size = [core.numpy_step() for core in self.cores], len(self.state_names)
 

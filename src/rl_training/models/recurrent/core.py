@@ -1,4 +1,4 @@
-"""What every recurrent core can do: unroll whole sequences for learning, and step for acting and export."""
+"""The interface of recurrent cores: unroll whole sequences for learning, and step for acting and export."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from rl_training.types import Array, Carry
 
-#: (batch, inputs) and the state -> the state after the step, on numpy arrays
+#: (batch, inputs) and the state -> the next state, on numpy arrays
 NumpyStep = Callable[..., Carry]
 
 
 class RecurrentCore(nn.Module, ABC):
-    """Layers of a recurrent network. A state is one array per name, each (batch, layer, hidden): batch first, so that each
-    environment's state is a row. The first is what the last layer puts out.
+    """Layers of a recurrent network. A state has one array per name, each (batch, layer, hidden): batch first, so that each
+    environment's state is a row. The last layer of the first array is the output.
 
-    An episode starts from zeros: acting resets the rows, and learning gets sequences that never cross an episode.
+    An episode starts from zeros: acting resets the rows, and learning uses sequences that never cross an episode boundary.
     """
 
     state_names: ClassVar[tuple[str, ...]]
@@ -30,7 +30,7 @@ class RecurrentCore(nn.Module, ABC):
         self.hidden, self.layers = hidden, layers
 
     def initial_state(self, batch: int) -> Carry:
-        """The state in which an episode starts."""
+        """The state at the start of an episode."""
         return tuple(np.zeros((batch, self.layers, self.hidden), np.float32) for _ in self.state_names)
 
     @abstractmethod
@@ -39,10 +39,10 @@ class RecurrentCore(nn.Module, ABC):
 
     @abstractmethod
     def step(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """One step, (batch, inputs), in plain operations that every runtime has; the state after it."""
+        """One step, (batch, inputs) -> next state, using only operations that every runtime supports."""
 
     def numpy_step(self) -> NumpyStep:
-        """``step`` on numpy arrays, for acting. Through torch, unless a subclass is faster."""
+        """``step`` on numpy arrays, for acting. Uses torch unless a subclass has a faster way."""
         device = next(self.parameters()).device
 
         @torch.no_grad()

@@ -16,8 +16,8 @@ from rl_training.types import Array
 class LSTMCore(RecurrentCore):
     """Layers of LSTM (Hochreiter & Schmidhuber 1997); a state is (h, c).
 
-    Weights start orthogonal and biases at zero, except the forget gate's: at 0 the gate halves the memory in each step, and
-    the larger the bias the longer the memory lasts (Jozefowicz et al. 2015).
+    Initial weights are orthogonal and biases zero, except the forget gate's bias: at 0 the gate would halve the memory in
+    each step, and a larger bias makes the memory last longer (Jozefowicz et al. 2015).
     """
 
     state_names = ("h", "c")
@@ -55,7 +55,7 @@ class LSTMCore(RecurrentCore):
         return torch.stack(new_h, dim=1), torch.stack(new_c, dim=1)
 
     def numpy_step(self) -> NumpyStep:
-        """One step on numpy arrays. On the CPU it reads the parameters where they are."""
+        """One step on numpy arrays. On the CPU it reads the parameters in place."""
         if not on_cpu(self):
             return super().numpy_step()
         layers = []

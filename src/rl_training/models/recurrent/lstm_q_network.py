@@ -23,14 +23,14 @@ class LSTMQOutput(NamedTuple):
     """One step of a batch."""
 
     q_values: Tensor  # (batch, action)
-    action: Tensor  # (batch,) the greedy ones
+    action: Tensor  # (batch,) greedy
     state: LSTMState  # after the step
 
 
 class LSTMQNetwork(nn.Module):
     """An encoder (an MLP on vectors, a CNN on images), an LSTM (or a GRU: ``cell``), and a Q-value for each action.
 
-    With ``takes_previous`` the LSTM also sees ``previous``: the previous action, one-hot, and its reward; all zero at the
+    With ``takes_previous`` the LSTM also takes ``previous``: the one-hot previous action and its reward, all zero at the
     start of an episode.
     """
 
@@ -64,7 +64,7 @@ class LSTMQNetwork(nn.Module):
         self.action_dim, self.takes_previous = action_dim, takes_previous
 
     def initial_state(self, batch: int = 1) -> LSTMState:
-        """The state in which an episode starts: zeros."""
+        """The state at the start of an episode, all zeros."""
         device = next(self.parameters()).device
         return tuple(torch.from_numpy(array).to(device) for array in self.core.initial_state(batch))
 
@@ -74,15 +74,15 @@ class LSTMQNetwork(nn.Module):
         return tuple(tensor * keep for tensor in state)
 
     def q_values_sequence(self, obs: Tensor, state: LSTMState, previous: Tensor | None = None) -> tuple[Tensor, LSTMState]:
-        """(time, batch, ...) observations of one episode each, from a state -> Q-values (time, batch, action) and the state
-        after the last."""
+        """(time, batch, ...) observations, each column within one episode, from a state -> Q-values (time, batch, action) and
+        the final state."""
         time, batch = obs.shape[:2]
         x = self._encode(obs.flatten(0, 1)).view(time, batch, -1)
         memory, *after = self.core(self._with_previous(x, previous), *state)
         return self._values(memory.flatten(0, 1)).view(time, batch, -1), tuple(after)
 
     def q_values_step(self, obs: Tensor, state: LSTMState, previous: Tensor | None = None) -> tuple[Tensor, LSTMState]:
-        """One step in plain operations that every runtime has: (batch, ...) -> Q-values (batch, action), the state after."""
+        """One step: (batch, ...) -> Q-values (batch, action), next state. Uses operations that every runtime supports."""
         after = self.core.step(self._with_previous(self._encode(obs), previous), *state)
         return self._values(after[0][:, -1]), after
 
@@ -107,8 +107,8 @@ class LSTMQNetwork(nn.Module):
         return values
 
     def numpy_step(self) -> Callable[[Array, Carry, Array | None], tuple[Array, Carry]]:
-        """(obs, state, previous) -> (Q-values, state after) on numpy arrays. Valid as long as the parameters stay where they
-        are."""
+        """(obs, state, previous) -> (Q-values, next state) on numpy arrays. Valid until the parameters move to other
+        memory."""
         encode, core_step, head = self.encoder.numpy_forward(), self.core.numpy_step(), self.head.numpy_forward(noisy=False)
 
         def step(obs: Array, state: Carry, previous: Array | None) -> tuple[Array, Carry]:
