@@ -79,7 +79,8 @@ def test_it_trains_resumes_after_a_kill_evaluates_predicts_and_exports(
     predicted = run(installed, "predict", str(killed), "--obs", "[0.0, 0.1, 0.0, -0.1]")
     assert predicted.returncode == 0, predicted.stderr
     for file_format in ("onnx", "safetensors"):
-        exported = run(installed, "export", str(killed), "--format", file_format)
+        output = str(tmp_path / f"policy.{file_format}")
+        exported = run(installed, "export", str(killed), "--format", file_format, "--output", output)
         assert exported.returncode == 0, exported.stderr
 
 

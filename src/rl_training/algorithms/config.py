@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -156,11 +157,11 @@ class OnPolicyConfig(AlgorithmConfig):
     n_steps: Positive = Field(128, description="steps of each environment in one rollout")
 
     def updates_in(self, total_timesteps: int, num_envs: int) -> int:
-        return total_timesteps // (self.n_steps * num_envs) * self.updates_per_rollout()
+        return total_timesteps // (self.n_steps * num_envs) * math.prod(self.passes())
 
-    def updates_per_rollout(self) -> int:
-        """The number of gradient steps on each rollout."""
-        return 1
+    def passes(self) -> tuple[int, int]:
+        """The number of passes over each rollout, and of minibatches in a pass."""
+        return 1, 1
 
     def check_run(self, total_timesteps: int, num_envs: int) -> None:
         size = self.n_steps * num_envs

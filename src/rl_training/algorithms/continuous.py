@@ -29,7 +29,7 @@ from rl_training.types import Array, PolicyOutput, SpaceSpec, TransitionBatch
 class ContinuousConfig(OffPolicyConfig):
     """Settings of the algorithms for continuous actions."""
 
-    learning_rate: PositiveNumber = Field(3e-4, description="Adam's learning rate, of actor, critic and temperature")
+    learning_rate: PositiveNumber = Field(3e-4, description="Adam's learning rate, of all networks")
     max_grad_norm: PositiveNumber | None = Field(None, description="clip gradients to this norm; null: no clipping")
     batch_size: Positive = Field(256, description="transitions in one update")
     hidden_sizes: tuple[Positive, ...] = Field((256, 256), description="widths of the hidden layers")
@@ -37,7 +37,7 @@ class ContinuousConfig(OffPolicyConfig):
     reward_scale: PositiveNumber = Field(
         1.0, description="multiply rewards by this in an update; returns far from 1 are learned slowly"
     )
-    tau: Fraction = Field(0.005, description="share of the critic's weights in a target update")
+    tau: Fraction = Field(0.005, description="share of the online weights in a target update")
     target_update_interval: Positive = Field(1, description="updates between target updates")
     actor_update_interval: Positive = Field(1, description="critic updates per actor update")
 
@@ -113,20 +113,32 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]
         self.target = copy.deepcopy(network.critic)
         if not self.target_encoder:
             self.target.encoder = None
-        self.target_network = TargetNetwork(
-            self.target, self.critic_optimizer, tau=config.tau, every=config.target_update_interval
-        )
+        self.target_network = self.follow(self.target, self.critic_optimizer)
         # Shares the critic's weights but takes no gradient: the actor's loss backpropagates through it without changing them.
         self.frozen_critic = copy.deepcopy(network.critic).requires_grad_(False)
         place_parameters(self.frozen_critic, self.critic_optimizer.parameters)
 
+    def follow(self, module: nn.Module, optimizer: FlatAdam) -> TargetNetwork:
+        """Makes a copy of a network the target network of what ``optimizer`` trains, with the configured tau and interval."""
+        return TargetNetwork(module, optimizer, tau=self.config.tau, every=self.config.target_update_interval)
+
     @abstractmethod
     def critic_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
-        """The critic's loss. ``known["critic_noise"]`` is standard normal, one row per next observation."""
+        """The critic's loss, with the random inputs of ``critic_draws`` in ``known``."""
 
     @abstractmethod
     def actor_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
-        """The actor's loss. ``known["actor_noise"]`` is standard normal, one row per transition."""
+        """The actor's loss, with the random inputs of ``actor_draws`` in ``known``. It goes through ``frozen_critic``."""
+
+    def critic_draws(self) -> dict[str, Draw[TransitionBatch]]:
+        """The random inputs of the critic's loss: standard normal noise, one row per next observation."""
+        actions = self.policy.network.actions
+        return {"critic_noise": Draw(lambda batch: (len(batch.next_obs), actions))}
+
+    def actor_draws(self) -> dict[str, Draw[TransitionBatch]]:
+        """The random inputs of the actor's loss: standard normal noise, one row per transition."""
+        actions = self.policy.network.actions
+        return {"actor_noise": Draw(lambda batch: (len(batch.reward), actions))}
 
     def make_update(self) -> Update[TransitionBatch]:
         return Update(
@@ -147,13 +159,10 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]
 
     def make_stages(self) -> list[Stage[TransitionBatch]]:
         """Critic and actor, in this order."""
-        actions = self.policy.network.actions
-        next_rows: Draw[TransitionBatch] = Draw(lambda batch: (len(batch.next_obs), actions))
-        rows: Draw[TransitionBatch] = Draw(lambda batch: (len(batch.reward), actions))
         every = self.config.actor_update_interval
         return [
-            Stage("critic_loss", self.critic_optimizer, self.critic_loss, {"critic_noise": next_rows}),
-            Stage("actor_loss", self.actor_optimizer, self.actor_loss, {"actor_noise": rows}, every),
+            Stage("critic_loss", self.critic_optimizer, self.critic_loss, self.critic_draws()),
+            Stage("actor_loss", self.actor_optimizer, self.actor_loss, self.actor_draws(), every),
         ]
 
     def further_networks(self) -> list[tuple[nn.Module, Tensor]]:

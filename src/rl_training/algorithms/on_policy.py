@@ -178,19 +178,19 @@ def flat(array: Array) -> Array:
 
 
 class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
-    """An actor and a critic that learn from rollouts, with one gradient step over the whole rollout or ``epochs`` passes
-    over it in minibatches. A subclass adds its ``loss``."""
+    """An actor and a critic that learn from rollouts: one gradient step over the whole rollout, or several passes over it in
+    minibatches (``config.passes``). A subclass adds its ``loss``."""
 
     observations: ClassVar[tuple[str, ...]] = ("vector", "image")
     actions: ClassVar[tuple[str, ...]] = ("discrete", "continuous")
-    epochs: int = 1
-    minibatches: int = 1
+    uses_old_policy: ClassVar[bool] = True  # whether ``loss`` reads ``recorded.log_prob``
 
     def build(self) -> None:
         super().build()
         config = self.config
         self.optimizer = FlatAdam(self.policy.network, eps=config.adam_eps, max_norm=config.max_grad_norm)
         self.return_scale = ReturnScale(config.gamma) if config.normalize_rewards else None
+        self.epochs, self.minibatches = config.passes()
         self._phase: Phase | None = None
 
     @classmethod
@@ -258,7 +258,8 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
         """
         old = torch.empty(2, len(phase.action), device=phase.device)
         for minibatch in minibatches:
-            evaluated = phase.evaluate(phase.inputs(minibatch))
+            with torch.set_grad_enabled(self.uses_old_policy):  # without the ratio, no graph is needed
+                evaluated = phase.evaluate(phase.inputs(minibatch))
             steps = phase.steps(minibatch)
             old[0, steps], old[1, steps] = evaluated.log_prob.detach(), evaluated.value.detach()
         return old[0], old[1]

@@ -30,8 +30,8 @@ class ClippedConfig(ActorCriticConfig):
         None, description="end a training phase early when the KL divergence exceeds this; null: no early stopping"
     )
 
-    def updates_per_rollout(self) -> int:
-        return self.n_epochs * self.n_minibatches
+    def passes(self) -> tuple[int, int]:
+        return self.n_epochs, self.n_minibatches
 
     def check_run(self, total_timesteps: int, num_envs: int) -> None:
         super().check_run(total_timesteps, num_envs)
@@ -103,7 +103,6 @@ class ClippedActorCritic(ActorCriticAlgorithm[ClippedConfigT]):
         config = self.config
         final_clip = config.clip_range if config.final_clip_range is None else config.final_clip_range
         self.clip_range = LinearSchedule(config.clip_range, final_clip, config.clip_range_decay_steps)
-        self.epochs, self.minibatches = config.n_epochs, config.n_minibatches
 
     def schedules(self) -> dict[str, Schedule]:
         return {**super().schedules(), "clip_range": self.clip_range}

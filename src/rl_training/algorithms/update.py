@@ -231,6 +231,8 @@ def _run_stages(
 def _descend(inputs: InputT, stage: Stage[InputT], known: Known) -> StageLoss | None:
     """One eager step of one stage."""
     output = stage.loss(inputs, known)
+    if not output.loss.dim():
+        raise TypeError(f"the stage '{stage.name}' must return one loss per sample; the update takes the mean")
     if stage.stop is not None and stage.stop(output.metrics):
         return None
     stage.optimizer.step(output.loss, known["learning_rate"], output.share)

@@ -83,16 +83,14 @@ def _fits(algorithm: AlgorithmClass, spec: SpaceSpec) -> bool:
 
 
 def _declared_in(module_name: str) -> dict[str, AlgorithmClass]:
-    """The algorithms that a module defines: concrete classes that declare a name."""
-    classes = vars(importlib.import_module(module_name)).values()
-    return {
-        value.name: value
-        for value in classes
-        if isinstance(value, type)
-        and issubclass(value, Algorithm)
-        and value.__module__ == module_name
-        and "name" in vars(value)
-    }
+    """The algorithms that a module defines: the classes that declare a name or a summary."""
+    found = {}
+    for value in vars(importlib.import_module(module_name)).values():
+        is_here = isinstance(value, type) and issubclass(value, Algorithm) and value.__module__ == module_name
+        if is_here and {"name", "summary"} & vars(value).keys():
+            _require_complete(value, f"{module_name}:{value.__name__}")
+            found[value.name] = value
+    return found
 
 
 def _imported(path: str, what: str) -> AlgorithmClass:
@@ -110,8 +108,15 @@ def _imported(path: str, what: str) -> AlgorithmClass:
         raise ConfigError(f"{what}: the module '{module_name}' has no '{attribute}'{did_you_mean(attribute, classes)}")
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise ConfigError(f"{what} is not an algorithm: it must be a subclass of rl_training.algorithms.base.Algorithm")
-    missing = [name for name in ("name", "summary", "observations", "actions", "config_class") if not hasattr(found, name)]
-    missing += sorted(getattr(found, "__abstractmethods__", ()) if inspect.isabstract(found) else ())
+    _require_complete(found, what)
+    return found
+
+
+def _require_complete(algorithm: AlgorithmClass, what: str) -> None:
+    """Refuses a class that does not declare everything, or that lacks a method."""
+    declared = ("name", "summary", "observations", "actions", "config_class")
+    missing = [name for name in declared if not hasattr(algorithm, name)]
+    if inspect.isabstract(algorithm):
+        missing += sorted(algorithm.__abstractmethods__)
     if missing:
         raise ConfigError(f"{what} is not a complete algorithm: it lacks {', '.join(missing)}")
-    return found
