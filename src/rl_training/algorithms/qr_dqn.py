@@ -22,7 +22,7 @@ from rl_training.algorithms.value import (
 from rl_training.models import QuantileQNetwork
 from rl_training.types import SpaceSpec, TransitionBatch
 
-__all__ = ["QRDQN", "QRDQNConfig", "quantile_huber_loss"]
+__all__ = ["QRDQN", "QRDQNConfig", "quantile_huber_loss", "quantile_levels"]
 
 
 class QRDQNConfig(ValueConfig):
@@ -33,17 +33,17 @@ class QRDQNConfig(ValueConfig):
 
 
 def quantile_huber_loss(quantiles: Tensor, targets: Tensor, taus: Tensor, kappa: float = 1.0) -> Tensor:
-    """The loss of quantiles (batch, i) at levels taus (i,) against target samples (batch, j): (batch,).
+    """The loss of quantiles (batch, i) at levels taus (i,) or (batch, i) against target samples (batch, j): (batch,).
 
     |tau_i - 1{u < 0}| * Huber(u), u = target_j - quantile_i, averaged over targets j and summed over quantiles i
     (equation 10, except that the Huber loss is not divided by kappa).
     """
     assert quantiles.shape[0] == targets.shape[0]
-    assert taus.shape == quantiles.shape[1:]
+    assert taus.shape in (quantiles.shape[1:], quantiles.shape)
     shape = (*quantiles.shape, targets.shape[1])  # (batch, i, j)
     predicted, target = quantiles.unsqueeze(2).expand(shape), targets.unsqueeze(1).expand(shape)
     huber = F.huber_loss(predicted, target, reduction="none", delta=kappa)
-    level = taus.unsqueeze(1)
+    level = taus.unsqueeze(-1)
     return (torch.where(target < predicted, 1.0 - level, level) * huber).mean(dim=2).sum(dim=1)
 
 

@@ -67,8 +67,8 @@ class LossOutput(NamedTuple):
     priority: Tensor  # (batch,)
 
 
-#: a network as a function of observations
-Values = Callable[[Tensor], Tensor]
+#: a network as a function of observations, and of the random inputs that it may need
+Values = Callable[..., Tensor]
 
 
 def allowed(q_values: Tensor, batch: TransitionBatch) -> Tensor:
