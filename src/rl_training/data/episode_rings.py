@@ -9,7 +9,6 @@ consecutive slots, so n-step sums are computed here.
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,16 +20,13 @@ from numpy.typing import NDArray
 
 from rl_training.data.memory import require_memory
 from rl_training.data.prioritized_replay_buffer import PriorityIndex
+from rl_training.data.slot_columns import SlotColumns, StackCheck
 from rl_training.data.sum_tree import SumTree
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.errors import CheckpointError
 from rl_training.types import Array, State, Step
 
 #: one spare slot per this many steps, for observations without an action: final ones, and frames before the first one
 STEPS_PER_SPARE_SLOT = 20
-#: columns gathered at a time: few enough that frames shared by neighbouring rows are still in the cache
-GATHERED_TOGETHER = 64
-#: number of first steps checked for undeclared frame stacks
-STACK_CHECKS = 100
 
 
 @dataclass
@@ -60,7 +56,22 @@ class _SlotPriorities(PriorityIndex):
             super().update(indices[held], priorities[held])
 
 
-class EpisodeRings(ABC):
+def _layout(frame: np.dtype[Any], action: np.dtype[Any], masked_actions: int) -> dict[str, np.dtype[Any]]:
+    """The columns that every ring has, one entry per slot."""
+    layout: dict[str, np.dtype[Any]] = {
+        "frame": frame,
+        "action": action,
+        "reward": np.dtype(np.float32),  # of one step until its window is complete, then the n-step sum
+        "discount": np.dtype(np.float32),
+        "length": np.dtype(np.int32),  # of the window: slots from here to the observation to bootstrap from
+        "age": np.dtype(np.int32),  # number of earlier frames in the episode, at most stack - 1
+    }
+    if masked_actions:
+        layout["action_mask"] = np.dtype((np.bool_, (masked_actions,)))
+    return layout
+
+
+class EpisodeRings(SlotColumns, ABC):
     """The rings. A subclass defines which items a step completes (``_items``) and how far back an item reaches (``_reach``),
     and builds batches with ``_take`` and ``_observations``."""
 
@@ -85,37 +96,20 @@ class EpisodeRings(ABC):
         what: str,
     ) -> None:
         """``slots`` and ``quotas`` (of items) are per environment; ``what`` names the replay in an out-of-memory error."""
-        if obs_shape[0] % stack:
-            raise ConfigError(
-                f"images with {obs_shape[0]} channels are not stacks of {stack} frames; set frame_stack to the number of "
-                "frames that the environment stacks"
-            )
-        self.stack, self.num_envs = stack, len(quotas)
+        self._stacks = StackCheck(stack, obs_shape[0])
         self.n_step, self.gamma = n_step, gamma
-        self._channels = obs_shape[0] // stack
-        self._rng, self._device = rng, torch.device(device)
-        self._slots = slots
+        self._rng = rng
         self._rings = [_Ring(quota) for quota in quotas]
-        layout: dict[str, Any] = {
-            "frame": np.dtype((obs_dtype, (self._channels, *obs_shape[1:]))),
-            "action": np.dtype((action_dtype, action_shape)),
-            "reward": np.dtype(np.float32),  # of one step until its window is complete, then the n-step sum
-            "discount": np.dtype(np.float32),
-            "length": np.dtype(np.int32),  # of the window: slots from here to the observation to bootstrap from
-            "age": np.dtype(np.int32),  # number of earlier frames in the episode, at most stack - 1
-            **further_columns,
-        }
-        if masked_actions:
-            layout["action_mask"] = np.dtype((np.bool_, (masked_actions,)))
-        total = self.num_envs * slots
-        needed = total * sum(dtype.itemsize for dtype in layout.values()) + 8 * self.num_envs * max(quotas)
+        frame = np.dtype((obs_dtype, (obs_shape[0] // stack, *obs_shape[1:])))
+        layout = {**_layout(frame, np.dtype((action_dtype, action_shape)), masked_actions), **further_columns}
+        total = len(quotas) * slots
+        needed = total * sum(dtype.itemsize for dtype in layout.values()) + 8 * len(quotas) * max(quotas)
         tree = 0 if alpha is None else SumTree.bytes_of(total)
         require_memory(needed + tree + further_bytes, what)
-        self._columns = {name: np.zeros(total, dtype) for name, dtype in layout.items()}
+        super().__init__(layout, len(quotas), slots, stack, torch.device(device))
         #: positions of the items that can be sampled; the i-th completed item is at index i % row length
         self._queue = np.zeros((self.num_envs, max(quotas)), np.int64)
         self._priorities = None if alpha is None else _SlotPriorities(total, alpha, rng)
-        self._stack_checks = STACK_CHECKS
         self._changed: dict[int, bool] = {}  # slots of items added or retired in this step -> whether it was added
 
     def __len__(self) -> int:
@@ -184,36 +178,12 @@ class EpisodeRings(ABC):
             self._priorities.add(slots[held])
 
     def _check(self, step: Step) -> None:
-        """Checks that each observation is the previous one shifted by one frame: only then can stacks be rebuilt."""
-        if self.stack > 1:
-            moved = step.next_obs[:, : -self._channels] == step.obs[:, self._channels :]
-            if not moved.all():
-                env = int(np.flatnonzero(~moved.reshape(self.num_envs, -1).all(axis=1))[0])
-                raise ConfigError(
-                    f"environment {env} does not stack {self.stack} frames: its observation after a step does not start with "
-                    f"the last {self.stack - 1} frames of the previous one; set frame_stack to the number of frames that "
-                    "it stacks"
-                )
-        elif self._stack_checks and step.obs.ndim == 4:
-            self._stack_checks -= 1
-            self._warn_of_stacks(step.obs[0], step.next_obs[0])
+        """Checks that the observations continue from those stored, and that stacks can be rebuilt from single frames."""
+        self._stacks.check(step)
         for env, ring in enumerate(self._rings):
             newest = self._columns["frame"][self._slot(env, ring.written - 1)]
             if ring.running and not np.array_equal(step.obs[env, -self._channels :], newest):
                 raise ValueError(f"environment {env} does not continue from its last observation; call discard after a reset")
-
-    def _warn_of_stacks(self, obs: Array, next_obs: Array) -> None:
-        """Warns once if an image looks like an undeclared stack: the previous image shifted by some channels."""
-        channels = len(obs)
-        for new in (c for c in range(1, channels) if channels % c == 0):
-            if np.array_equal(next_obs[:-new], obs[new:]) and not np.array_equal(next_obs[-new:], obs[-new:]):
-                self._stack_checks = 0
-                warnings.warn(
-                    f"the images look like stacks of {channels // new} frames, but are stored whole; set "
-                    f"algo_kwargs.frame_stack: {channels // new} to store each frame once",
-                    stacklevel=2,
-                )
-                return
 
     def _add_one(self, env: int, step: Step) -> None:
         ring, columns = self._rings[env], self._columns
@@ -295,9 +265,6 @@ class EpisodeRings(ABC):
         """The position of an environment's oldest item."""
         return int(self._queue[env, self._rings[env].retired % self._queue.shape[1]])
 
-    def _slot(self, env: int, position: int) -> int:
-        return env * self._slots + position % self._slots
-
     def _slots_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The first slots of the items with these numbers, from 0 to len - 1."""
         retired = np.array([ring.retired for ring in self._rings])
@@ -309,42 +276,10 @@ class EpisodeRings(ABC):
         slots: NDArray[np.int64] = env * self._slots + positions % self._slots
         return slots
 
-    def _shifted(self, slots: NDArray[np.int64], steps: Array) -> NDArray[np.int64]:
-        """The slots this many steps after (or before) these, in the same rings."""
-        ring = slots // self._slots * self._slots  # the first slot of the ring
-        shifted: NDArray[np.int64] = ring + (slots - ring + steps) % self._slots
-        return shifted
-
-    def _observations(self, slots: NDArray[np.int64]) -> torch.Tensor:
-        """The observations whose newest frames are in ``slots`` (row, batch). Missing earlier frames repeat the first one."""
-        if self.stack == 1:
-            return self._take("frame", slots)
-        column, (rows, batch) = self._columns["frame"], slots.shape
-        back = np.minimum(self._columns["age"][slots][..., None], np.arange(self.stack - 1, -1, -1))  # (row, batch, stack)
-        frames = self._shifted(slots[..., None], -back)
-        # A single allocation: the allocator would return several of this size to the system, and new ones would be zeroed.
-        stacks = torch.empty((rows, batch, self.stack, *column.shape[1:]), dtype=torch.uint8)
-        for first in range(0, batch, GATHERED_TOGETHER):
-            part = slice(first, first + GATHERED_TOGETHER)
-            for row in range(rows):
-                column.take(frames[row, part], axis=0, out=stacks[row, part].numpy(), mode="clip")
-        return stacks.view(rows, batch, self.stack * self._channels, *column.shape[2:]).to(self._device)
-
-    def _take(self, name: str, slots: NDArray[np.int64]) -> torch.Tensor:
-        column = self._columns[name]
-        # Gather into torch's memory: unlike numpy's, it is 64-byte aligned, so matrix products round the same in every run.
-        taken = torch.empty((*slots.shape, *column.shape[1:]), dtype=torch.from_numpy(column[:0]).dtype)
-        column.take(slots, axis=0, out=taken.numpy(), mode="clip")
-        return taken.to(self._device)
-
     # -- saving
 
     def _used_slots(self) -> int:
         return min(self._slots, max(ring.written for ring in self._rings))
-
-    def _per_env(self, name: str) -> Array:
-        column = self._columns[name]
-        return column.reshape(self.num_envs, self._slots, *column.shape[1:])
 
     def _fits(self) -> dict[str, Any]:
         return {
