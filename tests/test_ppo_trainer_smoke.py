@@ -127,16 +127,16 @@ def learned(algo: str, env_id: str, steps: int, env_kwargs: dict[str, Any] | Non
 
 
 def test_ppo_learns_a_trivial_task() -> None:
-    """Walking home against noise: always heading home gives -13.8; at random or still -28; running away -23.6."""
-    assert learned("ppo", "rl_training_test_envs:RandomWalk-v0", 6000, hidden_sizes=[32]) > -17
+    """A walk against noise. Means over 1500 episodes: always heading home -13.5, standing still -34.5, at random -43.9."""
+    assert learned("ppo", "rl_training_test_envs:RandomWalk-v0", 3072, {"limit": 100.0}, hidden_sizes=[32]) > -20
 
 
 def test_only_memory_solves_a_memory_task() -> None:
-    """The cue is shown once and asked for later: 1 for who remembers it, half of that for who does not."""
+    """The cue is shown once and asked for 2 steps later: a policy with memory gets 1, one without about 0.5."""
     env_id = "rl_training/Recall-v0"
     recurrent = {"lstm_size": 16, "lstm_layers": 1, "gamma": 0.9}
-    assert learned("recurrent_ppo", env_id, 8000, {"k": 3}, **recurrent) > 0.95
-    assert learned("ppo", env_id, 8000, {"k": 3}, gamma=0.9) < 0.75
+    assert learned("recurrent_ppo", env_id, 8000, {"k": 2}, **recurrent) > 0.95
+    assert learned("ppo", env_id, 2048, {"k": 2}, gamma=0.9) < 0.75
 
 
 # ---------------------------------------------------------------------------------------------------- wrappers
