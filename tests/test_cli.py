@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import ALGORITHMS, CLI, TESTS, final_fingerprint, tiny_values
+from moments import PATIENCE
 
 from rl_training.cli import main
 from rl_training.experiment.packaged import packaged_configs
@@ -38,7 +39,9 @@ OBS = [0.01, -0.02, 0.03, 0.04]
 
 
 def run_cli(*arguments: str | Path, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [*CLI, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=PATIENCE
+    )
 
 
 def written_config(run: Path) -> dict[str, Any]:
