@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from replays import held_slots
 from sequences import ACTIONS, STATE, World, make_algorithm, walk_targets
 
 from rl_training.algorithms.base import init_generator
@@ -71,7 +72,7 @@ def test_the_value_of_a_state_by_hand() -> None:
 def test_targets_are_those_of_a_walk_through_the_episodes(double: bool, masked: bool) -> None:
     algorithm = make_algorithm(DRQN, sequence_length=5, double=double)
     world = World(300, sequence_length=5, masked=masked, seed=2).run(60)
-    batch = world.buffer.gather(world.buffer._slots_of(np.arange(len(world.buffer))))
+    batch = world.buffer.gather(held_slots(world.buffer))
     found = algorithm.loss(batch).metrics["target_mean"]
     expected = [cut for env in range(world.num_envs) for cut in world.expected(env)]
     for b, cut in enumerate(expected):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from replays import held_slots
 from sequences import ACTIONS, GAMMA, World, cut_up, make_algorithm, walk_targets
 from torch import Tensor
 
@@ -45,7 +46,7 @@ def make_world(algorithm: Any, *, masked: bool = False, **options: Any) -> World
 
 
 def sample(world: World, count: int = 24) -> SequenceBatch:
-    return world.buffer.gather(world.buffer._slots_of(np.arange(min(count, len(world.buffer)))))
+    return world.buffer.gather(held_slots(world.buffer)[:count])
 
 
 @pytest.mark.parametrize("masked", [False, True])

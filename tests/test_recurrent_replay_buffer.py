@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import held_slots
 from sequences import ACTIONS, STATE, World, assert_same
 
 from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer, RecurrentStep, memory
@@ -105,7 +106,7 @@ def test_shapes_and_padding() -> None:
 
 def test_sampling_is_uniform_over_sequences() -> None:
     world = World(100, num_envs=1, end_chance=0.2).run(60)
-    first = world.buffer.gather(world.buffer._slots_of(np.arange(len(world.buffer)))).obs[0, :, 0]
+    first = world.buffer.gather(held_slots(world.buffer)).obs[0, :, 0]
     drawn = world.buffer.sample(20_000).obs[0, :, 0]
     shares = torch.stack([(drawn == value).float().mean() for value in first])
     assert shares.sum() == pytest.approx(1.0)
@@ -181,7 +182,7 @@ def test_a_step_that_does_not_follow_the_last_is_refused() -> None:
 
 @pytest.mark.parametrize("case", OPTIONS)
 @pytest.mark.parametrize("steps", [7, 200])
-def test_a_restored_buffer_goes_on_as_the_original(case: str, steps: int, tmp_path: Path) -> None:
+def test_a_restored_buffer_continues_as_the_original(case: str, steps: int, tmp_path: Path) -> None:
     world = World(60, **OPTIONS[case]).run(steps)
     if "alpha" in OPTIONS[case] and len(world.buffer):
         batch = world.buffer.sample(4)
@@ -189,10 +190,11 @@ def test_a_restored_buffer_goes_on_as_the_original(case: str, steps: int, tmp_pa
         world.buffer.update_priorities(batch.indices, np.array([3.0, 1.0, 0.5, 7.0]))
     write_checkpoint(tmp_path / "saved", {"replay": world.buffer.state_dict(), "recorder": world.recorder.state_dict()}, {})
     parts = read_checkpoint(tmp_path / "saved", ("replay", "recorder"))
-    twin, recorder = world.new_buffer(60), RecurrentRecorder((np.zeros((2, *STATE)), np.zeros((2, *STATE))))
+    rng = np.random.default_rng(0)
+    twin, recorder = world.new_buffer(60, rng), RecurrentRecorder((np.zeros((2, *STATE)), np.zeros((2, *STATE))))
     twin.load_state_dict(parts["replay"])
     recorder.load_state_dict(parts["recorder"])
-    twin._rng.bit_generator.state = world.buffer._rng.bit_generator.state
+    rng.bit_generator.state = world.buffer_rng.bit_generator.state
     original = world.buffer
 
     class Both:

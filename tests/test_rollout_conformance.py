@@ -127,6 +127,6 @@ def test_an_episode_that_cannot_go_on_counts_as_truncated(algo: str) -> None:
     rollout = learner.rollout.rollout()
     assert rollout.truncated[-1].tolist() == [False, True]
     assert not rollout.terminated.any()
-    for array in learner.rollout._carry:
+    for array in learner.rollout.whole().carry:
         assert not array[len(learner.rollout), 1].any()
         assert array[len(learner.rollout), 0].any()
