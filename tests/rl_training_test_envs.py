@@ -20,7 +20,7 @@ WAIT_AT, FREEZE_AT, FREEZE_IN = "RL_TRAINING_TEST_WAIT_AT", "RL_TRAINING_TEST_FR
 
 
 class CountingEnv(gym.Env[Obs, Any]):
-    """Observes (episode seed, steps since reset, last action); reward = steps. Ends after ``length`` steps as told.
+    """Observes (episode seed, steps since reset, last action); reward = steps. Ends after ``length`` steps as ``end`` names.
 
     Every number that can be stored is thereby known in advance.
     """
@@ -115,7 +115,7 @@ class LeftoverEnv(RandomWalkEnv):
 
 
 class FaultyEnv(CountingEnv):
-    """Goes wrong in its third episode in the way that it is told, unless the file ``mended`` exists."""
+    """Goes wrong in its third episode in the way ``fault`` names, unless the file ``mended`` exists."""
 
     def __init__(self, fault: str = "raise", mended: str = "") -> None:
         super().__init__(length=10)
@@ -190,7 +190,7 @@ class SignEnv(gym.Env[Obs, Any]):
 
 
 class OddSpacesEnv(gym.Env[Any, Any]):
-    """Has whatever spaces it is told to have: ``dict`` or ``image`` observations, ``multi`` actions."""
+    """Has the spaces that its arguments name: ``dict`` or ``image`` observations, ``multi`` actions."""
 
     def __init__(self, observation: str = "vector", action: str = "discrete") -> None:
         vector = spaces.Box(-1, 1, (2,), np.float32)

@@ -249,12 +249,12 @@ def walk_targets(
         root = (np.sqrt(1 + 4e-3 * (abs(x) + 1 + 1e-3)) - 1) / 2e-3
         return float(np.sign(x) * (root**2 - 1))
 
-    mine, theirs = walk_q_values(online, cut), walk_q_values(target, cut)
+    online_values, target_values = walk_q_values(online, cut), walk_q_values(target, cut)
     targets = []
     for reward, discount, row in zip(cut["reward"], cut["discount"], cut["bootstrap"], strict=True):
         allowed = cut["mask"][row - 1] if masked else np.ones(ACTIONS, np.bool_)
-        chooser = np.where(allowed, (mine if double else theirs)[row], -np.inf)
-        value = float(theirs[row][chooser.argmax()])
+        chooser = np.where(allowed, (online_values if double else target_values)[row], -np.inf)
+        value = float(target_values[row][chooser.argmax()])
         if rescaled:
             targets.append(h(reward + discount * h_inverse(value)))
         else:

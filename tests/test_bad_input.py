@@ -270,7 +270,7 @@ def test_a_damaged_checkpoint(command: str, run: Path, capsys: pytest.CaptureFix
     assert_refused(capsys, (command, "run/checkpoints/latest"), "policy.safetensors is damaged")
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_and_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "checkpoints" / "step-0000000240" / "policy.safetensors").write_bytes(b"")
     capsys.readouterr()
     assert main(["eval", "run", "--episodes", "1"]) == 0

@@ -201,12 +201,12 @@ def test_races_and_peers_with_other_settings_are_outdated() -> None:
     races = {"tiny.yaml ours": ours, "tiny.yaml stable-baselines3": theirs}
     assert "| MISSED |" in race_table({}, peers, races)
     assert "OUTDATED, the config has changed: MISSED" in race_table({}, changed, races)
-    mine, other = ({"tiny.yaml": seeds} for seeds in results(None))
-    assert "OUTDATED" not in peer_table({}, peers, mine, other)
-    assert "OUTDATED, the config has changed: 0.50" in peer_table({}, changed, mine, other)
+    our_results, other = ({"tiny.yaml": seeds} for seeds in results(None))
+    assert "OUTDATED" not in peer_table({}, peers, our_results, other)
+    assert "OUTDATED, the config has changed: 0.50" in peer_table({}, changed, our_results, other)
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", algo_kwargs={"gamma": 0.9})))
     assert "OUTDATED" in race_table({}, peers, races)
-    assert "OUTDATED" in peer_table({}, peers, mine, other)
+    assert "OUTDATED" in peer_table({}, peers, our_results, other)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,9 @@ def test_train_leaves_a_run_that_explains_itself(run: Path) -> None:
     assert len(json.loads((run / "evaluation.json").read_text())["returns"]) == 2
 
 
-def test_train_says_where_the_time_went_and_what_comes_next(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_train_reports_where_the_time_went_and_what_comes_next(
+    trained: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
     _, done = trained
     assert re.search(r"trained 300 steps, \d+ episodes, \d+ updates\ntook [\d.]+ s: environment \d+%", done.stdout)
     for phase in ("acting", "sampling", "update", "evaluation", "rest"):
@@ -152,7 +154,7 @@ def test_eval_takes_a_checkpoint(run: Path, which: str, capsys: pytest.CaptureFi
     assert re.match(r"return [\d.]+ \+- [\d.]+ over 2 episodes \(min", capsys.readouterr().out)
 
 
-def test_resume_goes_on_to_a_larger_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_continues_to_a_larger_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "long.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=140)))
     (tmp_path / "short.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=60)))
     for name in ("long", "short"):
@@ -239,7 +241,7 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
 def test_show_prints_a_config_that_resolves_to_itself(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", name]) == 0
     shown = capsys.readouterr().out
-    assert {"seed", "device", "checkpoint"} <= set(yaml.safe_load(shown))  # defaults that the file does not say
+    assert {"seed", "device", "checkpoint"} <= set(yaml.safe_load(shown))  # defaults that the file leaves out
     (tmp_path / "shown.yaml").write_text(shown)
     assert main(["show", str(tmp_path / "shown.yaml")]) == 0
     assert capsys.readouterr().out == shown

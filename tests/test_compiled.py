@@ -130,11 +130,11 @@ def assert_same_learning(first: Trainer, second: Trainer) -> None:
     """The same gradients, seen in Adam's moments, and the same weights: where a gradient is next to nothing Adam makes steps
     of its last bits, so weights may differ by a fraction of the step size."""
     assert first.learner.updates == second.learner.updates > 2
-    mine, theirs = learned(first), learned(second)
-    assert mine.keys() == theirs.keys()
-    for place, number in mine.items():
+    found, expected = learned(first), learned(second)
+    assert found.keys() == expected.keys()
+    for place, number in found.items():
         tolerance = 2e-6 if "optimizer" in place else 2e-2 * first.config.algo_kwargs.learning_rate
-        torch.testing.assert_close(number, theirs[place], rtol=1e-4, atol=tolerance, msg=(place + ": {}").format)
+        torch.testing.assert_close(number, expected[place], rtol=1e-4, atol=tolerance, msg=(place + ": {}").format)
     assert first.learner.metrics == pytest.approx(second.learner.metrics, rel=1e-3, abs=1e-5)
 
 
@@ -190,7 +190,7 @@ def test_the_cpu_seconds_of_a_run_have_the_compilers_in_them(monkeypatch: pytest
 
 
 class Noted(Progress):
-    """Keeps what it is told."""
+    """Keeps the notes that it gets."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -218,7 +218,7 @@ def test_the_break_even_is_near_the_measured_one(algo: str, settings: dict[str, 
     assert measured / 1.6 < repaid_after(trainer.algorithm, 1) < measured * 1.6
 
 
-def test_auto_says_that_it_leaves_images_alone() -> None:
+def test_auto_reports_that_it_does_not_compile_convolutions() -> None:
     env_id, settings = CASES["images"]
     trainer = Trainer(tiny_config("dqn", env_id=env_id, algo_kwargs=settings))
     trainer.close()
@@ -266,12 +266,12 @@ def test_on_and_off_are_words_and_what_yaml_makes_of_them() -> None:
 
 
 @pytest.mark.parametrize("algo", EAGER_ONLY)
-def test_an_algorithm_without_a_compiled_update_says_so(algo: str) -> None:
+def test_an_algorithm_without_a_compiled_update_refuses_to_compile(algo: str) -> None:
     with pytest.raises(ConfigError, match=f"compile: on is not possible with {algo}"):
         Trainer(tiny_config(algo, compile="on"))
 
 
-def test_a_setting_that_cannot_be_compiled_says_so() -> None:
+def test_a_setting_that_cannot_be_compiled_is_named() -> None:
     with pytest.raises(ConfigError, match="target_kl"):
         Trainer(tiny_config("ppo", compile="on", algo_kwargs={"target_kl": 0.1}))
 
@@ -287,7 +287,7 @@ def start_and_stop(mode: str, run: Path, stop_at: int | None = None, algo: str =
     return trainer
 
 
-def go_on(run: Path, stop_at: int | None = None) -> Trainer:
+def resume(run: Path, stop_at: int | None = None) -> Trainer:
     trainer = resume_training(run, warn=lambda message: pytest.fail(message))
     trainer.train(stop_at)
     trainer.close()
@@ -312,14 +312,16 @@ def test_auto_stays_in_the_mode_of_the_checkpoint(
     set_mode(parted, "auto")
     enough = 0 if mode == "off" else 10**9  # a new decision would be for the other mode
     monkeypatch.setattr(compilation, "repaid_after", lambda *_: enough)
-    assert go_on(parted).compilation.in_force == (mode == "on")
-    mine, theirs = final_fingerprint(parted), final_fingerprint(whole)
-    assert mine["metrics"] == theirs["metrics"]
+    assert resume(parted).compilation.in_force == (mode == "on")
+    found, expected = final_fingerprint(parted), final_fingerprint(whole)
+    assert found["metrics"] == expected["metrics"]
     for part in ("policy", "training", "replay"):
-        assert mine["files"][f"{part}.safetensors"] == theirs["files"][f"{part}.safetensors"]
+        assert found["files"][f"{part}.safetensors"] == expected["files"][f"{part}.safetensors"]
 
 
-def test_auto_gives_up_a_mode_that_has_become_impossible_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_gives_up_a_mode_that_has_become_impossible_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compiled, "CompiledGraph", TracedGraph)
     run = tmp_path / "run"
     start_and_stop("on", run, 100, "ppo")
@@ -327,7 +329,7 @@ def test_auto_gives_up_a_mode_that_has_become_impossible_and_says_so(tmp_path: P
     config["algo_kwargs"]["target_kl"] = 0.1
     (run / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "auto"}))
     with pytest.warns(UserWarning, match="without a compiled update, for target_kl decides.*: no longer bit for bit"):
-        assert not go_on(run).compilation.in_force
+        assert not resume(run).compilation.in_force
 
 
 def test_an_error_of_ours_does_not_read_as_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,12 +342,12 @@ def test_an_error_of_ours_does_not_read_as_a_missing_compiler(monkeypatch: pytes
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize(("first", "then"), [("on", "off"), ("off", "on")])
-def test_switching_modes_is_said(first: str, then: str, tmp_path: Path) -> None:
+def test_switching_modes_causes_a_warning(first: str, then: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     start_and_stop(first, run, stop_at=100)
     set_mode(run, then)
     with pytest.warns(UserWarning, match="no longer bit for bit"):
-        trainer = go_on(run)
+        trainer = resume(run)
     assert trainer.compilation.in_force == (then == "on")
 
 
@@ -410,7 +412,7 @@ def without_compiler(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": str(empty), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
 
 
-def test_auto_goes_on_without_a_compiler(tmp_path: Path) -> None:
+def test_auto_continues_without_a_compiler(tmp_path: Path) -> None:
     values = tiny_values("dqn", total_timesteps=10**7)
     script = (
         "import sys, json; from rl_training.experiment.config import resolve_config; "
@@ -442,7 +444,7 @@ def test_on_without_a_compiler_is_an_error_that_names_the_fix(tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
-def test_a_compiled_run_goes_on_without_a_compiler_and_says_so(backend: str, tmp_path: Path) -> None:
+def test_a_compiled_run_continues_without_a_compiler_with_a_warning(backend: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     start_and_stop("on", run, stop_at=100)
     done = command_line("resume", str(run), env=without_compiler(tmp_path))

@@ -72,7 +72,7 @@ def test_updates_are_counted_in_env_steps(train_freq: int, gradient_steps: int, 
 
 
 @pytest.mark.parametrize(("clip", "largest"), [(None, 4.0), (1.5, 1.5)])
-def test_rewards_are_clipped_for_learning_and_told_unclipped(clip: float | None, largest: float) -> None:
+def test_rewards_are_clipped_for_learning_but_not_in_reported_returns(clip: float | None, largest: float) -> None:
     settings = {"clip_reward": clip, "n_step": 1}
     trainer = Trainer(tiny_config("dqn", env_id="rl_training_test_envs:Counting-v0", algo_kwargs=settings))
     result = trainer.train()  # rewards 1, 2, 3, 4

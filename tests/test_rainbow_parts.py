@@ -259,11 +259,11 @@ def test_the_correction_becomes_complete_or_stays(algo: str, steps: int, expecte
 
 
 def test_the_tree_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, told = np.random.default_rng(0), list[int]()
-    monkeypatch.setattr("rl_training.data.replay_buffer.require_memory", lambda needed, what: told.append(needed))
+    rng, needed_bytes = np.random.default_rng(0), list[int]()
+    monkeypatch.setattr("rl_training.data.replay_buffer.require_memory", lambda needed, what: needed_bytes.append(needed))
     plain = ReplayBuffer(10_000, (1,), rng=rng)
     prioritised = PrioritizedReplayBuffer(10_000, (1,), alpha=0.5, rng=rng)
-    assert told == [plain.nbytes, prioritised.nbytes]
+    assert needed_bytes == [plain.nbytes, prioritised.nbytes]
     assert prioritised.nbytes - plain.nbytes > 8 * 10_000
 
 
@@ -333,7 +333,7 @@ def test_a_masked_environment_is_only_given_allowed_actions(algo: str, n_step: i
     assert torch.equal(batch.next_action_mask[batch.discount > 0], expected[batch.discount > 0])
 
 
-def test_an_export_says_that_it_knows_no_mask(tmp_path: Path) -> None:
+def test_an_export_warns_that_it_knows_no_mask(tmp_path: Path) -> None:
     trainer = Trainer(tiny_config("dqn", env_id="rl_training_test_envs:Masked-v0"))
     with pytest.warns(UserWarning, match="masks actions.*best allowed action by the exported 'values'"):
         export_policy(trainer.policy, trainer.config, tmp_path / "policy.safetensors")
