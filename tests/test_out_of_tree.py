@@ -30,6 +30,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "site"), os.environ["PYTHONPATH"]])}
 
 
+@pytest.fixture(autouse=True)
+def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports go to the current directory unless they are given a path."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("place"))
+
+
 def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*CLI, *arguments], env=env, capture_output=True, text=True, timeout=PATIENCE)
 
