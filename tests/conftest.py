@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from rl_training.algorithms.base import OnPolicyAlgorithm
+from rl_training.algorithms.base import OffPolicyAlgorithm, OnPolicyAlgorithm
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import algorithms, get_algorithm
@@ -26,8 +26,14 @@ torch.set_num_threads(1)  # several tests at a time: threads that wait for each 
 CLI = [sys.executable, "-m", "rl_training"]
 
 ALGORITHMS = sorted(algorithms())
-ON_POLICY = [name for name in ALGORITHMS if issubclass(get_algorithm(name), OnPolicyAlgorithm)]
-OFF_POLICY = [name for name in ALGORITHMS if name not in ON_POLICY]
+
+
+def family(base: type) -> list[str]:
+    """The names of the algorithms that are subclasses of ``base``."""
+    return [name for name in ALGORITHMS if issubclass(get_algorithm(name), base)]
+
+
+ON_POLICY, OFF_POLICY = family(OnPolicyAlgorithm), family(OffPolicyAlgorithm)
 #: Sizes that make a run tiny; each algorithm takes those that it has.
 TINY = {
     "hidden_sizes": [16],

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 from conftest import metrics_without_time, tiny_config
+from replays import held_slots
 
 from rl_training.algorithms.policy import ActInput
 from rl_training.data import RecurrentReplayBuffer
@@ -50,7 +51,7 @@ def check_stored_states(algo: str, **algo_kwargs: Any) -> None:
     assert isinstance(trainer.learner, OffPolicyLearner)
     buffer = trainer.learner.replay.buffer
     assert isinstance(buffer, RecurrentReplayBuffer)
-    batch = buffer.gather(buffer._slots_of(np.arange(len(buffer))))
+    batch = buffer.gather(held_slots(buffer))
     later = 0
     for b in range(batch.mask.shape[1]):
         first = bool(batch.episode_start[0, b])

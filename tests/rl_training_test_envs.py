@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,10 +15,12 @@ import numpy as np
 from gymnasium import spaces
 
 Obs = np.ndarray[Any, np.dtype[np.float32]]
+#: Environment variables of ``WaitingEnv``.
+WAIT_AT, FREEZE_AT, FREEZE_IN = "RL_TRAINING_TEST_WAIT_AT", "RL_TRAINING_TEST_FREEZE_AT", "RL_TRAINING_TEST_FREEZE_IN"
 
 
 class CountingEnv(gym.Env[Obs, Any]):
-    """Observes (episode seed, steps since reset, last action); reward = steps. Ends after ``length`` steps as told.
+    """Observes (episode seed, steps since reset, last action); reward = steps. Ends after ``length`` steps as ``end`` names.
 
     Every number that can be stored is thereby known in advance.
     """
@@ -45,12 +51,15 @@ class CountingEnv(gym.Env[Obs, Any]):
 
 
 class RandomWalkEnv(gym.Env[Obs, Any]):
-    """Draws random numbers in ``step``, as a stochastic environment does."""
+    """A walk with noise in every step. The reward is minus the distance from home; an episode terminates beyond ``limit``.
 
-    def __init__(self) -> None:
+    With a low limit, walking away is a local optimum: it ends the episode and with it the penalties.
+    """
+
+    def __init__(self, limit: float = 6.0) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
         self.action_space = spaces.Discrete(3)
-        self._position, self._steps = 0.0, 0
+        self._limit, self._position, self._steps = limit, 0.0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         super().reset(seed=seed)
@@ -63,7 +72,7 @@ class RandomWalkEnv(gym.Env[Obs, Any]):
     def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         self._steps += 1
         self._position += float(action) - 1.0 + float(self.np_random.normal())
-        return self._observe(), -abs(self._position), abs(self._position) > 6, self._steps >= 15, {}
+        return self._observe(), -abs(self._position), abs(self._position) > self._limit, self._steps >= 15, {}
 
 
 class ForgetfulEnv(RandomWalkEnv):
@@ -71,6 +80,26 @@ class ForgetfulEnv(RandomWalkEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         return super().reset(seed=int.from_bytes(os.urandom(4), "little"))
+
+
+class WaitingEnv(RandomWalkEnv):
+    """A random walk that holds its process where a test needs it; steps are counted over all environments of the process.
+
+    From step ``WAIT_AT`` on it waits until the process has been asked to stop by a signal that training handles. From step
+    ``FREEZE_AT`` on it freezes the whole process, with all its threads, once a checkpoint is being written in ``FREEZE_IN``.
+    """
+
+    _process_steps = 0
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        WaitingEnv._process_steps += 1
+        if WaitingEnv._process_steps >= int(os.environ.get(WAIT_AT, sys.maxsize)):
+            while signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # the first signal restores it
+                time.sleep(0.002)
+        freezing = WaitingEnv._process_steps >= int(os.environ.get(FREEZE_AT, sys.maxsize))
+        if freezing and any(Path(os.environ[FREEZE_IN]).glob(".writing-*")):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().step(action)
 
 
 class LeftoverEnv(RandomWalkEnv):
@@ -86,7 +115,7 @@ class LeftoverEnv(RandomWalkEnv):
 
 
 class FaultyEnv(CountingEnv):
-    """Goes wrong in its third episode in the way that it is told, unless the file ``mended`` exists."""
+    """Goes wrong in its third episode in the way ``fault`` names, unless the file ``mended`` exists."""
 
     def __init__(self, fault: str = "raise", mended: str = "") -> None:
         super().__init__(length=10)
@@ -161,7 +190,7 @@ class SignEnv(gym.Env[Obs, Any]):
 
 
 class OddSpacesEnv(gym.Env[Any, Any]):
-    """Has whatever spaces it is told to have: ``dict`` or ``image`` observations, ``multi`` actions."""
+    """Has the spaces that its arguments name: ``dict`` or ``image`` observations, ``multi`` actions."""
 
     def __init__(self, observation: str = "vector", action: str = "discrete") -> None:
         vector = spaces.Box(-1, 1, (2,), np.float32)
@@ -291,7 +320,7 @@ def _continuous(env_class: type[gym.Env[Any, Any]], **kwargs: Any) -> gym.Env[An
     return ContinuousActions(env_class(**kwargs))
 
 
-for _class in (CountingEnv, RandomWalkEnv, ForgetfulEnv, FaultyEnv, SignEnv):
+for _class in (CountingEnv, RandomWalkEnv, ForgetfulEnv, WaitingEnv, FaultyEnv, SignEnv):
     _name = _class.__name__.removesuffix("Env")
     gym.register(f"{_name}Continuous-v0", entry_point=functools.partial(_continuous, _class))
     gym.register(f"{_name}Pictures-v0", entry_point=functools.partial(_pictures, _class))
@@ -300,6 +329,7 @@ for _name in (
     "CountingEnv",
     "RandomWalkEnv",
     "ForgetfulEnv",
+    "WaitingEnv",
     "LeftoverEnv",
     "FaultyEnv",
     "OffsetActionsEnv",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from replays import held_slots
 
 from rl_training.algorithms.base import init_generator
 from rl_training.data import PrioritizedRecurrentReplayBuffer, RecurrentRecorder, RecurrentReplayBuffer
@@ -60,7 +61,8 @@ class World:
             **options,
         }
         self.stack = self.options.get("stack", 1)
-        self.buffer = self.new_buffer(capacity)
+        self.buffer_rng = np.random.default_rng(1)
+        self.buffer = self.new_buffer(capacity, self.buffer_rng)
         self.recorder = RecurrentRecorder(
             (np.zeros((num_envs, *STATE), np.float32), np.zeros((num_envs, *STATE), np.float32))
         )
@@ -68,7 +70,7 @@ class World:
         self.obs = self._observe(None)
         self.episodes: list[list[Episode]] = [[Episode([self.obs[env]])] for env in range(num_envs)]
 
-    def new_buffer(self, capacity: int) -> RecurrentReplayBuffer:
+    def new_buffer(self, capacity: int, rng: np.random.Generator | None = None) -> RecurrentReplayBuffer:
         kind = PrioritizedRecurrentReplayBuffer if "alpha" in self.options else RecurrentReplayBuffer
         images = self.stack > 1
         return kind(
@@ -78,7 +80,7 @@ class World:
             num_envs=self.num_envs,
             state_shapes=(STATE, STATE),
             masked_actions=ACTIONS if self.masked else 0,
-            rng=np.random.default_rng(1),
+            rng=rng or np.random.default_rng(1),
             **self.options,
         )
 
@@ -125,8 +127,9 @@ class World:
     def found(self) -> list[list[dict[str, Any]]]:
         """What the buffer holds, by environment and oldest first, without padding."""
         buffer = self.buffer
-        numbers = np.cumsum([0, *(len(ring) for ring in buffer._rings)])
-        rows = unpack(buffer, buffer._slots_of(np.arange(len(buffer))))
+        counts = [ring["queued"] - ring["retired"] for ring in buffer.state_dict()["rings"]]
+        numbers = np.cumsum([0, *counts])
+        rows = unpack(buffer, held_slots(buffer))
         return [rows[begin:end] for begin, end in pairwise(numbers)]
 
 
@@ -246,12 +249,12 @@ def walk_targets(
         root = (np.sqrt(1 + 4e-3 * (abs(x) + 1 + 1e-3)) - 1) / 2e-3
         return float(np.sign(x) * (root**2 - 1))
 
-    mine, theirs = walk_q_values(online, cut), walk_q_values(target, cut)
+    online_values, target_values = walk_q_values(online, cut), walk_q_values(target, cut)
     targets = []
     for reward, discount, row in zip(cut["reward"], cut["discount"], cut["bootstrap"], strict=True):
         allowed = cut["mask"][row - 1] if masked else np.ones(ACTIONS, np.bool_)
-        chooser = np.where(allowed, (mine if double else theirs)[row], -np.inf)
-        value = float(theirs[row][chooser.argmax()])
+        chooser = np.where(allowed, (online_values if double else target_values)[row], -np.inf)
+        value = float(target_values[row][chooser.argmax()])
         if rescaled:
             targets.append(h(reward + discount * h_inverse(value)))
         else:

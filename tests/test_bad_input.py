@@ -7,13 +7,13 @@ import resource
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import CLI, final_fingerprint, tiny_values
+from moments import PATIENCE, start, wait_for_checkpoint, waiting_at
 
 from rl_training.cli import main
 from rl_training.experiment.checkpoint import verify_checkpoint
@@ -273,7 +273,7 @@ def test_a_damaged_checkpoint(command: str, run: Path, capsys: pytest.CaptureFix
     assert_refused(capsys, (command, "run/checkpoints/latest"), "policy.safetensors is damaged")
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_and_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "checkpoints" / "step-0000000240" / "policy.safetensors").write_bytes(b"")
     capsys.readouterr()
     assert main(["eval", "run", "--episodes", "1"]) == 0
@@ -368,7 +368,7 @@ def test_disk_full(limit: int, settings: list[str], words: tuple[str, ...], caps
         preexec_fn=lambda: limit_file_size(limit),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert done.returncode == 2, done.stderr
     assert_one_error(done.stderr, *words)
@@ -387,7 +387,7 @@ def test_disk_full_at_the_start_leaves_nothing_in_the_way() -> None:
         preexec_fn=lambda: limit_file_size(100),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert done.returncode == 2, done.stderr
     assert_one_error(done.stderr, "cannot write in the output directory run", "File too large")
@@ -396,20 +396,14 @@ def test_disk_full_at_the_start_leaves_nothing_in_the_way() -> None:
 
 @pytest.fixture
 def busy() -> Iterator[Path]:
-    """A run in which another process is training, and goes on as long as the test does. Its checkpoints are far enough apart
-    that none goes while a slow machine reads it."""
-    settings = ("--total-timesteps=100000000", "--set=checkpoint.interval=1000", "--set=eval.interval=0")
-    process = subprocess.Popen([*CLI, *TRAIN, *settings, "--output-dir", "busy"], stdout=subprocess.PIPE, text=True)
+    """A run in which another process is training, held in the middle for as long as the test takes."""
+    process = start(*TRAIN, "--env=rl_training_test_envs:Waiting-v0", "--output-dir", "busy", env=waiting_at(100))
     try:
-        deadline = time.monotonic() + 300
-        while not Path("busy/checkpoints/latest").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for_checkpoint(Path("busy"), process)
         yield Path("busy")
         assert process.poll() is None, "the run that was there first was disturbed"
         process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=300)
+        printed, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
         assert "rl-training resume busy" in printed
     finally:

@@ -7,15 +7,14 @@ import io
 import json
 import os
 import signal
-import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import CLI, final_fingerprint, tiny_values
+from conftest import env_of_tests, final_fingerprint, tiny_values
+from moments import PATIENCE, start, wait_for_checkpoint, waiting_at
 from test_bad_input import assert_refused
 
 from rl_training.bench.document import markdown_table, write_section
@@ -202,12 +201,12 @@ def test_races_and_peers_with_other_settings_are_outdated() -> None:
     races = {"tiny.yaml ours": ours, "tiny.yaml stable-baselines3": theirs}
     assert "| MISSED |" in race_table({}, peers, races)
     assert "OUTDATED, the config has changed: MISSED" in race_table({}, changed, races)
-    mine, other = ({"tiny.yaml": seeds} for seeds in results(None))
-    assert "OUTDATED" not in peer_table({}, peers, mine, other)
-    assert "OUTDATED, the config has changed: 0.50" in peer_table({}, changed, mine, other)
+    our_results, other = ({"tiny.yaml": seeds} for seeds in results(None))
+    assert "OUTDATED" not in peer_table({}, peers, our_results, other)
+    assert "OUTDATED, the config has changed: 0.50" in peer_table({}, changed, our_results, other)
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", algo_kwargs={"gamma": 0.9})))
     assert "OUTDATED" in race_table({}, peers, races)
-    assert "OUTDATED" in peer_table({}, peers, mine, other)
+    assert "OUTDATED" in peer_table({}, peers, our_results, other)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +260,7 @@ def test_a_stop_ends_the_wait_for_a_lock() -> None:
         waiting.join(0.3)
         assert waiting.is_alive()
         runner._stop()
-        waiting.join(20)
+        waiting.join(PATIENCE)
         assert not waiting.is_alive()
 
 
@@ -346,23 +345,22 @@ def test_a_failing_run_is_named_and_the_others_continue(capsys: pytest.CaptureFi
 def test_a_stopped_bench_continues(number: signal.Signals) -> None:
     """Its runs notice, save and exit; the next bench finishes them bit for bit as if they had not been stopped."""
     evaluation = {"interval": 0, "final_episodes": 1, "num_envs": 1}
-    values = tiny_values("dqn", total_timesteps=2000, checkpoint={"interval": 100}, eval=evaluation)
+    values = tiny_values("dqn", **env_of_tests("dqn", "Waiting"), checkpoint={"interval": 40}, eval=evaluation)
     Path("tiny.yaml").write_text(yaml.safe_dump(values))
     main(["train", "--config", "tiny.yaml", "--output-dir", "whole", "--quiet"])
-    command = [*CLI, *BENCH, "--seeds", "1", "--jobs", "1"]
-    bench = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = (*BENCH, "--seeds", "1", "--jobs", "1")
+    bench = start(*command, env=waiting_at(200))
     run = Path("runs/tiny/seed0")
-    while not (run / "checkpoints" / "latest").exists():
-        assert bench.poll() is None, bench.communicate()
-        time.sleep(0.01)
+    wait_for_checkpoint(run, bench)
     os.kill(bench.pid, number)
-    _, errors = bench.communicate(timeout=300)
+    _, errors = bench.communicate(timeout=PATIENCE)
     assert ("the same command continues them" in errors) == (number == signal.SIGINT)
     assert bench.returncode == (130 if number == signal.SIGINT else -number)
     with locked(Job("tiny.yaml", 0, Path("runs"))):  # once its process has ended
         assert not (run / "evaluation.json").exists(), "the run did not notice that its bench had gone"
-    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert again.returncode == 0, again.stderr
+    again = start(*command)
+    _, errors = again.communicate(timeout=PATIENCE)
+    assert again.returncode == 0, errors
     assert step_directories(run)
     assert final_fingerprint(run) == final_fingerprint(Path("whole"))
 

@@ -208,12 +208,12 @@ def test_damage_is_named_and_refused_and_resume_falls_back(
     damage(newest / name)
     with pytest.raises(CheckpointError, match=name):
         verify_checkpoint(newest)
-    said: list[str] = []
-    trainer = resume_training(run, warn=said.append)
+    messages: list[str] = []
+    trainer = resume_training(run, warn=messages.append)
     assert f"step-{trainer.env_steps:010d}" == before.name
-    assert len(said) == 1
-    assert newest.name in said[0]
-    assert name in said[0]
+    assert len(messages) == 1
+    assert newest.name in messages[0]
+    assert name in messages[0]
     trainer.close()
     assert not list(run.rglob("executed"))
 
@@ -248,10 +248,10 @@ def test_a_newer_format_is_named_and_refused(run: Path) -> None:
     rewrite_manifest(newest, schema_version=99)
     with pytest.raises(CheckpointError, match="format version 99"):
         verify_checkpoint(newest)
-    said: list[str] = []
-    trainer = resume_training(run, warn=said.append)
+    messages: list[str] = []
+    trainer = resume_training(run, warn=messages.append)
     assert f"step-{trainer.env_steps:010d}" == before.name
-    assert "format version 99" in said[0]
+    assert "format version 99" in messages[0]
     trainer.close()
 
 
@@ -287,14 +287,14 @@ def test_acting_needs_only_the_policy(run: Path) -> None:
 def test_a_damaged_policy_falls_back_with_a_warning(run: Path) -> None:
     newest, before = step_directories(run)[:2]
     flip_a_byte(newest / "policy.safetensors")
-    said: list[str] = []
-    assert find_checkpoint(run, said.append) == before
-    assert newest.name in said[0]
+    messages: list[str] = []
+    assert find_checkpoint(run, messages.append) == before
+    assert newest.name in messages[0]
     with pytest.raises(CheckpointError, match="damaged"):
-        load_policy(newest, warn=said.append)
+        load_policy(newest, warn=messages.append)
 
 
-def test_no_checkpoint_left_is_an_error_that_says_so(run: Path) -> None:
+def test_no_intact_checkpoint_is_an_error(run: Path) -> None:
     for path in step_directories(run):
         flip_a_byte(path / MANIFEST)
     with pytest.raises(CheckpointError, match="none of the checkpoints"):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import ALGORITHMS, CLI, TESTS, final_fingerprint, tiny_values
+from moments import PATIENCE
 
 from rl_training.cli import main
 from rl_training.experiment.packaged import packaged_configs
@@ -38,7 +39,9 @@ OBS = [0.01, -0.02, 0.03, 0.04]
 
 
 def run_cli(*arguments: str | Path, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [*CLI, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=PATIENCE
+    )
 
 
 def written_config(run: Path) -> dict[str, Any]:
@@ -80,7 +83,9 @@ def test_train_leaves_a_run_that_explains_itself(run: Path) -> None:
     assert len(json.loads((run / "evaluation.json").read_text())["returns"]) == 2
 
 
-def test_train_says_where_the_time_went_and_what_comes_next(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_train_reports_where_the_time_went_and_what_comes_next(
+    trained: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
     _, done = trained
     assert re.search(r"trained 300 steps, \d+ episodes, \d+ updates\ntook [\d.]+ s: environment \d+%", done.stdout)
     for phase in ("acting", "sampling", "update", "evaluation", "rest"):
@@ -149,7 +154,7 @@ def test_eval_takes_a_checkpoint(run: Path, which: str, capsys: pytest.CaptureFi
     assert re.match(r"return [\d.]+ \+- [\d.]+ over 2 episodes \(min", capsys.readouterr().out)
 
 
-def test_resume_goes_on_to_a_larger_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_continues_to_a_larger_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "long.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=140)))
     (tmp_path / "short.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=60)))
     for name in ("long", "short"):
@@ -236,7 +241,7 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
 def test_show_prints_a_config_that_resolves_to_itself(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", name]) == 0
     shown = capsys.readouterr().out
-    assert {"seed", "device", "checkpoint"} <= set(yaml.safe_load(shown))  # defaults that the file does not say
+    assert {"seed", "device", "checkpoint"} <= set(yaml.safe_load(shown))  # defaults that the file leaves out
     (tmp_path / "shown.yaml").write_text(shown)
     assert main(["show", str(tmp_path / "shown.yaml")]) == 0
     assert capsys.readouterr().out == shown

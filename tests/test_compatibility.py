@@ -113,7 +113,7 @@ def run(finished_run: Path, tmp_path: Path) -> Path:
 # ------------------------------------------------------------------------------------------------- versions of parts
 
 
-def test_a_manifest_says_the_version_of_each_part_and_who_wrote_it(checkpoint: Path) -> None:
+def test_a_manifest_holds_the_version_of_each_part_and_of_its_writer(checkpoint: Path) -> None:
     manifest = read_manifest(checkpoint)
     assert manifest["part_versions"] == PART_VERSIONS == {"agent": 1, "policy": 1, "training": 1, "replay": 1}
     assert manifest["written_by"] == __version__
@@ -135,10 +135,10 @@ def test_a_manifest_without_versions_counts_as_the_first_of_everything(run: Path
     manifest = verify_checkpoint(newest)
     assert manifest["part_versions"] == dict.fromkeys(manifest["parts"], 1)
     assert manifest["written_by"] is None
-    said: list[str] = []
-    trainer = resume_training(run, warn=said.append)
+    messages: list[str] = []
+    trainer = resume_training(run, warn=messages.append)
     trainer.close()
-    assert (trainer.env_steps, said) == (240, [])
+    assert (trainer.env_steps, messages) == (240, [])
 
 
 def test_migrations_are_applied_one_after_the_other_with_what_they_need_to_know(
@@ -305,15 +305,15 @@ def test_a_version_that_is_no_number_is_refused(checkpoint: Path, version: Any) 
         read_manifest(checkpoint)
 
 
-def test_resume_passes_over_a_newer_part_and_says_so(run: Path) -> None:
+def test_resume_passes_over_a_newer_part_with_a_warning(run: Path) -> None:
     newest, before = step_directories(run)[:2]
     edit(newest, of_version("replay", 2))
-    said: list[str] = []
-    trainer = resume_training(run, warn=said.append)
+    messages: list[str] = []
+    trainer = resume_training(run, warn=messages.append)
     trainer.close()
     assert f"step-{trainer.env_steps:010d}" == before.name
-    assert len(said) == 1
-    assert "written by rl_training 0.4.0; install that version or newer" in said[0]
+    assert len(messages) == 1
+    assert "written by rl_training 0.4.0; install that version or newer" in messages[0]
     assert (run / "checkpoints" / "set-aside" / newest.name).exists()
 
 
@@ -527,7 +527,7 @@ def values_of(config: TrainConfig) -> tuple[Any, ...]:
     return (*top, config.algo_kwargs.gamma)
 
 
-def old_names_said(caught: pytest.WarningsRecorder) -> list[str]:
+def old_names_warned_of(caught: pytest.WarningsRecorder) -> list[str]:
     return sorted(str(item.message).split("'")[1] for item in caught if item.category is UserWarning)
 
 
@@ -541,7 +541,7 @@ def test_old_names_everywhere_in_a_config_file(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="is now called") as caught:
         config = resolve_config(load_config_data(str(file)))
     assert values_of(config) == ("CartPole-v1", 3, 4, 5, 6, 0.5)
-    assert old_names_said(caught) == ALL_OLD  # each once
+    assert old_names_warned_of(caught) == ALL_OLD  # each once
     assert not {"environment", "judging", "random_seed"} & set(yaml.safe_load(config.to_yaml()))
 
 
@@ -549,7 +549,7 @@ def test_old_names_everywhere_in_a_config_file(tmp_path: Path) -> None:
 def test_old_names_everywhere_in_a_mapping() -> None:
     with pytest.warns(UserWarning, match="is now called") as caught:
         assert values_of(resolve_config(OLD)) == ("CartPole-v1", 3, 4, 5, 6, 0.5)
-    assert old_names_said(caught) == ALL_OLD
+    assert old_names_warned_of(caught) == ALL_OLD
 
 
 OVERRIDES = ["random_seed=30", "judging.rounds=40", "checkpoint.kept=50", "log.every=60", "algo_kwargs.discount=0.25"]
@@ -579,9 +579,9 @@ def test_the_command_line_takes_old_names(tmp_path: Path, capsys: pytest.Capture
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["train", "--quiet", *arguments]) == 0
-    said = capsys.readouterr().err
-    assert "warning: the setting 'random_seed' is now called 'seed'" in said
-    assert "warning: the setting 'discount' is now called 'gamma'" in said
+    messages = capsys.readouterr().err
+    assert "warning: the setting 'random_seed' is now called 'seed'" in messages
+    assert "warning: the setting 'discount' is now called 'gamma'" in messages
     written = yaml.safe_load((output / "config.yaml").read_text())
     assert (written["seed"], written["algo_kwargs"]["gamma"]) == (5, 0.5)
 
@@ -592,7 +592,7 @@ def test_keyword_arguments_take_old_names() -> None:
         agent = DQN("CartPole-v1", discount=0.5, random_seed=3, judging={"rounds": 2}, log={"every": 6})
     assert (agent.config.algo_kwargs.gamma, agent.config.seed) == (0.5, 3)
     assert (agent.config.eval.episodes, agent.config.log.interval) == (2, 6)
-    assert old_names_said(caught) == ["discount", "every", "judging", "random_seed", "rounds"]
+    assert old_names_warned_of(caught) == ["discount", "every", "judging", "random_seed", "rounds"]
     with pytest.warns(UserWarning, match="'discount' is now called 'gamma'"):
         agent = DQN.from_config("dqn/cartpole", discount=0.5, random_seed=3)
     assert (agent.config.algo_kwargs.gamma, agent.config.seed) == (0.5, 3)
@@ -665,7 +665,7 @@ def test_the_config_of_an_old_checkpoint_and_run_may_have_old_names(run: Path) -
         trainer = resume_training(run, total_timesteps=250, warn=silent)
     assert trainer.config.algo_kwargs.gamma == 0.99
     trainer.close()
-    assert old_names_said(caught) == ["discount", "random_seed"]
+    assert old_names_warned_of(caught) == ["discount", "random_seed"]
     written = yaml.safe_load(file.read_text())
     assert (written["algo_kwargs"]["gamma"], written["seed"]) == (0.99, 0)
 
@@ -711,7 +711,7 @@ def test_an_unknown_key_in_a_run_of_a_newer_version_names_that_version(run: Path
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"versions": 3}', '{"versions": {"rl-training": null}}'])
-def test_metadata_that_tells_nothing_is_no_hindrance(run: Path, content: str) -> None:
+def test_metadata_without_content_does_no_harm(run: Path, content: str) -> None:
     (run / "metadata.json").write_text(content)
     open_run(run).close()
 

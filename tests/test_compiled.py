@@ -14,9 +14,22 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import ALGORITHMS, CLI, final_fingerprint, settings_of, tiny_config, tiny_values
+from conftest import (
+    ALGORITHMS,
+    CLI,
+    config_fields,
+    env_of_tests,
+    family,
+    final_fingerprint,
+    settings_of,
+    tiny_config,
+    tiny_values,
+)
+from moments import PATIENCE, kill, start, wait_for_checkpoint, wait_until, waiting_at
 
 import rl_training.algorithms.compiled_graph as compiled
+from rl_training.algorithms import PPO, SAC
+from rl_training.algorithms.value import ValueAlgorithm
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime import compilation
@@ -35,7 +48,7 @@ def obstacle(algo: str) -> str | None:
 
 
 COMPILED = [name for name in ALGORITHMS if obstacle(name) is None]
-assert set(COMPILED) >= {"dqn", "qr_dqn", "c51", "ppo", "sac"}
+assert set(COMPILED) >= {*family(ValueAlgorithm), *family(SAC), *family(PPO)}
 EAGER_ONLY = [name for name in ALGORITHMS if name not in COMPILED]
 EVERY_OPTION = {
     "n_step": 3,
@@ -72,10 +85,10 @@ CASES: dict[str, tuple[str | None, dict[str, Any]]] = {
 FITTING = [
     (algo, case)
     for algo in COMPILED
-    for case, (env_id, _) in CASES.items()
+    for case, (env_id, options) in CASES.items()
     if env_id is None or ("continuous" if env_id == "Pendulum-v1" else "discrete") in get_algorithm(algo).actions
     if case != "images" or "image" in get_algorithm(algo).observations
-    if algo == "sac" or case not in ("the actor every other time", "a fixed temperature")
+    if all(name in config_fields(algo) for name in options if name in ("actor_update_interval", "learn_alpha"))
 ]
 
 
@@ -117,11 +130,11 @@ def assert_same_learning(first: Trainer, second: Trainer) -> None:
     """The same gradients, seen in Adam's moments, and the same weights: where a gradient is next to nothing Adam makes steps
     of its last bits, so weights may differ by a fraction of the step size."""
     assert first.learner.updates == second.learner.updates > 2
-    mine, theirs = learned(first), learned(second)
-    assert mine.keys() == theirs.keys()
-    for place, number in mine.items():
+    found, expected = learned(first), learned(second)
+    assert found.keys() == expected.keys()
+    for place, number in found.items():
         tolerance = 2e-6 if "optimizer" in place else 2e-2 * first.config.algo_kwargs.learning_rate
-        torch.testing.assert_close(number, theirs[place], rtol=1e-4, atol=tolerance, msg=(place + ": {}").format)
+        torch.testing.assert_close(number, expected[place], rtol=1e-4, atol=tolerance, msg=(place + ": {}").format)
     assert first.learner.metrics == pytest.approx(second.learner.metrics, rel=1e-3, abs=1e-5)
 
 
@@ -177,7 +190,7 @@ def test_the_cpu_seconds_of_a_run_have_the_compilers_in_them(monkeypatch: pytest
 
 
 class Noted(Progress):
-    """Keeps what it is told."""
+    """Keeps the notes that it gets."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -205,7 +218,7 @@ def test_the_break_even_is_near_the_measured_one(algo: str, settings: dict[str, 
     assert measured / 1.6 < repaid_after(trainer.algorithm, 1) < measured * 1.6
 
 
-def test_auto_says_that_it_leaves_images_alone() -> None:
+def test_auto_reports_that_it_does_not_compile_convolutions() -> None:
     env_id, settings = CASES["images"]
     trainer = Trainer(tiny_config("dqn", env_id=env_id, algo_kwargs=settings))
     trainer.close()
@@ -253,12 +266,12 @@ def test_on_and_off_are_words_and_what_yaml_makes_of_them() -> None:
 
 
 @pytest.mark.parametrize("algo", EAGER_ONLY)
-def test_an_algorithm_without_a_compiled_update_says_so(algo: str) -> None:
+def test_an_algorithm_without_a_compiled_update_refuses_to_compile(algo: str) -> None:
     with pytest.raises(ConfigError, match=f"compile: on is not possible with {algo}"):
         Trainer(tiny_config(algo, compile="on"))
 
 
-def test_a_setting_that_cannot_be_compiled_says_so() -> None:
+def test_a_setting_that_cannot_be_compiled_is_named() -> None:
     with pytest.raises(ConfigError, match="target_kl"):
         Trainer(tiny_config("ppo", compile="on", algo_kwargs={"target_kl": 0.1}))
 
@@ -274,7 +287,7 @@ def start_and_stop(mode: str, run: Path, stop_at: int | None = None, algo: str =
     return trainer
 
 
-def go_on(run: Path, stop_at: int | None = None) -> Trainer:
+def resume(run: Path, stop_at: int | None = None) -> Trainer:
     trainer = resume_training(run, warn=lambda message: pytest.fail(message))
     trainer.train(stop_at)
     trainer.close()
@@ -299,14 +312,16 @@ def test_auto_stays_in_the_mode_of_the_checkpoint(
     set_mode(parted, "auto")
     enough = 0 if mode == "off" else 10**9  # a new decision would be for the other mode
     monkeypatch.setattr(compilation, "repaid_after", lambda *_: enough)
-    assert go_on(parted).compilation.in_force == (mode == "on")
-    mine, theirs = final_fingerprint(parted), final_fingerprint(whole)
-    assert mine["metrics"] == theirs["metrics"]
+    assert resume(parted).compilation.in_force == (mode == "on")
+    found, expected = final_fingerprint(parted), final_fingerprint(whole)
+    assert found["metrics"] == expected["metrics"]
     for part in ("policy", "training", "replay"):
-        assert mine["files"][f"{part}.safetensors"] == theirs["files"][f"{part}.safetensors"]
+        assert found["files"][f"{part}.safetensors"] == expected["files"][f"{part}.safetensors"]
 
 
-def test_auto_gives_up_a_mode_that_has_become_impossible_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_gives_up_a_mode_that_has_become_impossible_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compiled, "CompiledGraph", TracedGraph)
     run = tmp_path / "run"
     start_and_stop("on", run, 100, "ppo")
@@ -314,7 +329,7 @@ def test_auto_gives_up_a_mode_that_has_become_impossible_and_says_so(tmp_path: P
     config["algo_kwargs"]["target_kl"] = 0.1
     (run / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "auto"}))
     with pytest.warns(UserWarning, match="without a compiled update, because target_kl is checked.*no longer bit-for-bit"):
-        assert not go_on(run).compilation.in_force
+        assert not resume(run).compilation.in_force
 
 
 def test_an_error_of_ours_does_not_read_as_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,24 +342,31 @@ def test_an_error_of_ours_does_not_read_as_a_missing_compiler(monkeypatch: pytes
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize(("first", "then"), [("on", "off"), ("off", "on")])
-def test_switching_modes_is_said(first: str, then: str, tmp_path: Path) -> None:
+def test_switching_modes_causes_a_warning(first: str, then: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     start_and_stop(first, run, stop_at=100)
     set_mode(run, then)
     with pytest.warns(UserWarning, match="no longer bit-for-bit"):
-        trainer = go_on(run)
+        trainer = resume(run)
     assert trainer.compilation.in_force == (then == "on")
 
 
 def write_config(path: Path, algo: str) -> Path:
     options = {**EVERY_OPTION, "gradient_steps": 1, "buffer_size": 700}
-    values = tiny_values(algo, num_envs=2, total_timesteps=600, compile="on", algo_kwargs=settings_of(algo, options))
+    values = tiny_values(
+        algo,
+        **env_of_tests(algo, "Waiting"),
+        num_envs=2,
+        total_timesteps=600,
+        compile="on",
+        algo_kwargs=settings_of(algo, options),
+    )
     path.write_text(yaml.safe_dump(values))
     return path
 
 
 def command_line(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=300, **options)
+    return subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=PATIENCE, **options)
 
 
 @pytest.mark.slow
@@ -353,12 +375,9 @@ def test_a_compiled_run_that_is_killed_ends_bit_for_bit(algo: str, tmp_path: Pat
     config = str(write_config(tmp_path / "config.yaml", algo))
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert command_line("train", "--config", config, "--output-dir", str(whole)).returncode == 0
-    process = subprocess.Popen([*CLI, "train", "--config", config, "--output-dir", str(killed)])
-    while not (killed / "checkpoints" / "latest").exists():
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
+    process = start("train", "--config", config, "--output-dir", str(killed), env=waiting_at(500))
+    wait_for_checkpoint(killed, process)
+    kill(process)
     resumed = command_line("resume", str(killed))
     assert resumed.returncode == 0, resumed.stderr
     assert "warning" not in resumed.stderr
@@ -371,20 +390,12 @@ def test_a_signal_while_compiling_leaves_a_run_to_resume(tmp_path: Path) -> None
     config = str(write_config(tmp_path / "config.yaml", "dqn"))
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert command_line("train", "--config", config, "--output-dir", str(whole)).returncode == 0
-    process = subprocess.Popen(
-        [*CLI, "train", "--config", config, "--output-dir", str(stopped)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")},
-    )
-    assert process.stderr is not None
-    while "compiling" not in process.stderr.readline():
-        assert process.poll() is None
-    time.sleep(3.0)
+    cache = tmp_path / "cache"
+    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    process = start("train", "--config", config, "--output-dir", str(stopped), env=env, start_new_session=True)
+    wait_until(lambda: any(cache.rglob("*.cpp")), process)  # generated, and next to be compiled
     os.killpg(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGINT, errors
     assert "saved at step 0" in output
     assert command_line("resume", str(stopped)).returncode == 0
@@ -401,7 +412,7 @@ def without_compiler(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": str(empty), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
 
 
-def test_auto_goes_on_without_a_compiler(tmp_path: Path) -> None:
+def test_auto_continues_without_a_compiler(tmp_path: Path) -> None:
     values = tiny_values("dqn", total_timesteps=10**7)
     script = (
         "import sys, json; from rl_training.experiment.config import resolve_config; "
@@ -414,13 +425,13 @@ def test_auto_goes_on_without_a_compiler(tmp_path: Path) -> None:
         env=without_compiler(tmp_path),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["81", "False"]
-    lines = done.stderr.splitlines()
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("step ")]
     assert sum(line.startswith("the update cannot be compiled here (") for line in lines) == 1, done.stderr
-    assert len(lines) <= 6  # nothing of the compiler's own complaints
+    assert len(lines) <= 4, done.stderr  # nothing of the compiler's own complaints
 
 
 def test_on_without_a_compiler_is_an_error_that_names_the_fix(tmp_path: Path) -> None:
@@ -433,7 +444,7 @@ def test_on_without_a_compiler_is_an_error_that_names_the_fix(tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
-def test_a_compiled_run_goes_on_without_a_compiler_and_says_so(backend: str, tmp_path: Path) -> None:
+def test_a_compiled_run_continues_without_a_compiler_with_a_warning(backend: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     start_and_stop("on", run, stop_at=100)
     done = command_line("resume", str(run), env=without_compiler(tmp_path))

@@ -114,7 +114,7 @@ def test_wrong_values_are_named(change: dict[str, Any], words: list[str]) -> Non
     assert all(word in message for word in words), message
 
 
-def test_all_mistakes_are_said_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     values = tiny_values("dqn", sed=1, algo_kwargs={"gamma": 1.5, "batch_size": -1})
     message = message_of(values)
     assert "unknown key 'sed'" in message
@@ -129,7 +129,7 @@ def test_a_setting_that_is_right_is_not_complained_about() -> None:
 
 
 @pytest.mark.parametrize(("missing", "flag"), [("algo", "--algo"), ("env_id", "--env")])
-def test_what_to_train_must_be_said(missing: str, flag: str) -> None:
+def test_algorithm_and_environment_are_required(missing: str, flag: str) -> None:
     values = tiny_values("dqn")
     del values[missing]
     assert flag in message_of(values)

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import OFF_POLICY, env_of_tests, settings_of, tiny_config
+from conftest import OFF_POLICY, config_fields, env_of_tests, family, settings_of, tiny_config
+from replays import held_slots
 
+from rl_training.algorithms.recurrent_value import RecurrentQLearning
+from rl_training.algorithms.value import ValueAlgorithm
 from rl_training.data import PrioritizedReplayBuffer, RecurrentReplayBuffer, ReplayBuffer
 from rl_training.envs.factory import RegisteredEnv
-from rl_training.envs.pool import EnvPool, Episode, SeededEnvPool
+from rl_training.envs.pool import Episode, SeededEnvPool
 from rl_training.rng import derive_seed
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.trainer import Trainer
@@ -30,16 +33,6 @@ class NotingPool(SeededEnvPool):
     def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
         self.taken.append(actions.tolist())
         return super().step(actions, active)
-
-
-class NotingTrainer(Trainer):
-    def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
-        pool = super()._make_pool(stream, num_envs, workers)
-        if stream == "env":
-            pool.__class__ = NotingPool
-            assert isinstance(pool, NotingPool)
-            pool.taken = []
-        return pool
 
 
 def hand_written_loop(
@@ -62,8 +55,8 @@ def hand_written_loop(
 
 def stored_transitions(buffer: Any) -> TransitionBatch:
     """All that a replay holds."""
-    numbers = np.arange(len(buffer))
-    batch: TransitionBatch = buffer.gather(numbers if isinstance(buffer, ReplayBuffer) else buffer._slots_of(numbers))
+    every = np.arange(len(buffer)) if isinstance(buffer, ReplayBuffer) else held_slots(buffer)
+    batch: TransitionBatch = buffer.gather(every)
     return batch
 
 
@@ -78,7 +71,10 @@ def counting_run(algo: str, num_envs: int, end: str, length: int = LENGTH, **alg
         algo_kwargs={"gamma": GAMMA, "learning_starts": 30, "buffer_size": 100, **algo_kwargs},
         eval={"interval": 20, "final_episodes": 1, "episodes": 1, "num_envs": 1},
     )
-    trainer = NotingTrainer(config)
+    trainer = Trainer(config)
+    trainer.pool.__class__ = NotingPool
+    assert isinstance(trainer.pool, NotingPool)
+    trainer.pool.taken = []
     trainer.train()
     assert isinstance(trainer.pool, NotingPool)
     assert isinstance(trainer.learner, OffPolicyLearner)
@@ -106,7 +102,7 @@ def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, 
 
 def steps_of_sequences(buffer: RecurrentReplayBuffer) -> list[tuple[Any, ...]]:
     """What a buffer of sequences holds, as transitions from each step to the observation that it bootstraps from."""
-    batch = buffer.gather(buffer._slots_of(np.arange(len(buffer))))
+    batch = buffer.gather(held_slots(buffer))
     rows = []
     for t, b in torch.nonzero(batch.mask).tolist():
         following = int(batch.bootstrap[t, b])
@@ -139,11 +135,11 @@ def complete_transitions(rows: list[Any], length: int, n_step: int, cut: int = 1
 
 def assert_same(stored: list[Any], expected: list[Any]) -> None:
     assert len(stored) == len(expected) > 40
-    for mine, theirs in zip(sorted(stored), sorted(expected), strict=True):
-        np.testing.assert_allclose(np.hstack(mine), np.hstack(theirs), rtol=1e-5)
+    for found, row in zip(sorted(stored), sorted(expected), strict=True):
+        np.testing.assert_allclose(np.hstack(found), np.hstack(row), rtol=1e-5)
 
 
-@pytest.mark.parametrize("algo", ["dqn", "qr_dqn", "c51"])
+@pytest.mark.parametrize("algo", family(ValueAlgorithm))
 @pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_prioritised_n_step_transitions_are_sums_by_hand(algo: str, num_envs: int, end: str) -> None:
@@ -153,7 +149,10 @@ def test_prioritised_n_step_transitions_are_sums_by_hand(algo: str, num_envs: in
     assert_same(stored, [row for rows in by_env for row in complete_transitions(rows, LENGTH, 3)])
 
 
-@pytest.mark.parametrize(("algo", "n_step"), [("drqn", 1), ("r2d2", 1), ("r2d2", 3)])
+@pytest.mark.parametrize(
+    ("algo", "n_step"),
+    [(name, n) for name in family(RecurrentQLearning) for n in ((1, 3) if "n_step" in config_fields(name) else (1,))],
+)
 @pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
 @pytest.mark.parametrize("num_envs", [1, 2, 3])
 def test_episodes_longer_than_a_sequence_are_stored_whole(algo: str, n_step: int, num_envs: int, end: str) -> None:

@@ -72,7 +72,7 @@ def test_updates_are_counted_in_env_steps(train_freq: int, gradient_steps: int, 
 
 
 @pytest.mark.parametrize(("clip", "largest"), [(None, 4.0), (1.5, 1.5)])
-def test_rewards_are_clipped_for_learning_and_told_unclipped(clip: float | None, largest: float) -> None:
+def test_rewards_are_clipped_for_learning_but_not_in_reported_returns(clip: float | None, largest: float) -> None:
     settings = {"clip_reward": clip, "n_step": 1}
     trainer = Trainer(tiny_config("dqn", env_id="rl_training_test_envs:Counting-v0", algo_kwargs=settings))
     result = trainer.train()  # rewards 1, 2, 3, 4
@@ -91,16 +91,17 @@ def test_no_interval_is_stepped_over_with_several_environments(num_envs: int, tm
 
 
 def test_learns_a_trivial_task(tmp_path: Path) -> None:
-    """Walking home against noise: the greedy policy must find what every blind one misses."""
+    """A walk against noise. Means over 1500 episodes: always heading home -13.5, standing still -34.5, at random -43.9."""
     config = tiny_config(
         "dqn",
         env_id="rl_training_test_envs:RandomWalk-v0",
-        total_timesteps=3000,
+        env_kwargs={"limit": 100.0},
+        total_timesteps=1500,
         output_dir=str(tmp_path / "run"),
         eval={"interval": 0, "final_episodes": 100},
         algo_kwargs={
             "learning_starts": 200,
-            "buffer_size": 3000,
+            "buffer_size": 1500,
             "batch_size": 32,
             "exploration_steps": 1000,
             "learning_rate": 3e-3,
@@ -110,4 +111,4 @@ def test_learns_a_trivial_task(tmp_path: Path) -> None:
     )
     result = train_dqn(config)
     assert result.evaluation is not None
-    assert result.evaluation.mean_return > -17  # always heading home: -13.8; at random or still: -28; running away: -23.6
+    assert result.evaluation.mean_return > -20

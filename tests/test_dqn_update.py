@@ -96,10 +96,10 @@ def test_update_equals_torch_adam_with_clipping() -> None:
         algorithm.update(batch)
         if (i + 1) % 3 == 0:
             target.load_state_dict(network.state_dict())
-    for mine, theirs in zip(algorithm.policy.network.parameters(), network.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
-    for mine, theirs in zip(algorithm.target.parameters(), target.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    for found, expected in zip(algorithm.policy.network.parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    for found, expected in zip(algorithm.target.parameters(), target.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_update_reports_named_metrics() -> None:
@@ -167,9 +167,9 @@ def test_what_trains_is_the_network_of_its_name() -> None:
         ),
     ]
     for trained, alone in pairs:
-        mine, theirs = trained.state_dict(), alone.state_dict()
-        assert list(mine) == list(theirs)
-        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+        found, expected = trained.state_dict(), alone.state_dict()
+        assert list(found) == list(expected)
+        assert all(torch.equal(found[name], expected[name]) for name in found)
 
 
 def test_parameters_are_views_of_the_flat_vector() -> None:

@@ -160,8 +160,8 @@ def test_two_shifts_each_are_the_average_by_hand() -> None:
     for one, output in ((algorithm, found.loss), (twin, loss)):
         one.critic_optimizer.gradient.zero_()
         torch.autograd.backward(output.mean(), inputs=list(one.policy.network.critic.parameters()))
-    mine, theirs = ([p.grad for p in one.policy.network.critic.parameters()] for one in (algorithm, twin))
-    torch.testing.assert_close(mine, theirs)
+    first, second = ([p.grad for p in one.policy.network.critic.parameters()] for one in (algorithm, twin))
+    torch.testing.assert_close(first, second)
 
 
 # --------------------------------------------------------------------------------------------------- gradient routing
@@ -214,7 +214,7 @@ def test_v1_encoders_are_separate_nature_cnns() -> None:
     assert all(isinstance(encoder, NatureCNN) for encoder in encoders)
     weights = [list(encoder.parameters()) for encoder in encoders if encoder is not None]
     assert [tuple(p.shape) for p in weights[0] if p.dim() == 4] == [(32, 9, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)]
-    assert not any(torch.equal(mine, other) for mine, other in zip(*weights, strict=True) if mine.dim() > 1)
+    assert not any(torch.equal(first, second) for first, second in zip(*weights, strict=True) if first.dim() > 1)
     images = torch.randint(0, 256, (2, 9, 84, 84), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     mean, log_std = network.distribution(network(images))
     assert mean.shape == log_std.shape == (2, 1)
@@ -321,14 +321,14 @@ def test_an_update_follows_the_paper_step_by_step(
         if learn_alpha:
             descend(alpha_adam, (log_alpha.exp() * (-log_prob.detach() + 1.0)).mean())
         with torch.no_grad():
-            for mine, online in zip(target.parameters(), critic.parameters(), strict=True):
-                mine.lerp_(online, 0.1)
+            for parameter, online in zip(target.parameters(), critic.parameters(), strict=True):
+                parameter.lerp_(online, 0.1)
         algorithm.update(batch)
     for name, value in algorithm.policy.network.state_dict().items():
         torch.testing.assert_close(value, network.state_dict()[name], rtol=1e-3, atol=3e-5, msg=name)
     torch.testing.assert_close(algorithm.alpha, log_alpha.detach().exp())
-    for mine, theirs in zip(algorithm.target.parameters(), target.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=3e-5)
+    for found, expected in zip(algorithm.target.parameters(), target.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=3e-5)
 
 
 def test_alpha_is_fixed_by_the_config_unless_learned() -> None:

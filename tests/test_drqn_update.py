@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from replays import held_slots
 from sequences import ACTIONS, STATE, World, make_algorithm, walk_targets
 
 from rl_training.algorithms.base import init_generator
@@ -31,8 +32,8 @@ def test_lstm_q_network_vector_obs_returns_q_values_actions_and_state() -> None:
         output = network.act(obs[t], state)
         torch.testing.assert_close(output.q_values, q_values[t], rtol=1e-4, atol=1e-5)
         state = output.state
-    for mine, theirs in zip(state, after, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    for found, expected in zip(state, after, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     reset = network.reset_state(state, torch.tensor([False, True, False]))
     for before, part in zip(state, reset, strict=True):
         assert not part[1].any()
@@ -58,12 +59,12 @@ def test_errors_count_squared_up_to_huber_delta(delta: float) -> None:
 
 
 def test_the_value_of_a_state_by_hand() -> None:
-    theirs, mine = torch.tensor([[[1.0, 2.0, 5.0]]]), torch.tensor([[[4.0, 3.0, 9.0]]])
+    target_q, online_q = torch.tensor([[[1.0, 2.0, 5.0]]]), torch.tensor([[[4.0, 3.0, 9.0]]])
     mask = torch.tensor([[[True, True, False]]])
-    assert state_values(theirs, None, None).item() == 5.0
-    assert state_values(theirs, mine, None).item() == 5.0
-    assert state_values(theirs, None, mask).item() == 2.0
-    assert state_values(theirs, mine, mask).item() == 1.0  # chosen by the online network, among the allowed
+    assert state_values(target_q, None, None).item() == 5.0
+    assert state_values(target_q, online_q, None).item() == 5.0
+    assert state_values(target_q, None, mask).item() == 2.0
+    assert state_values(target_q, online_q, mask).item() == 1.0  # chosen by the online network, among the allowed
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -71,7 +72,7 @@ def test_the_value_of_a_state_by_hand() -> None:
 def test_targets_are_those_of_a_walk_through_the_episodes(double: bool, masked: bool) -> None:
     algorithm = make_algorithm(DRQN, sequence_length=5, double=double)
     world = World(300, sequence_length=5, masked=masked, seed=2).run(60)
-    batch = world.buffer.gather(world.buffer._slots_of(np.arange(len(world.buffer))))
+    batch = world.buffer.gather(held_slots(world.buffer))
     found = algorithm.loss(batch).metrics["target_mean"]
     expected = [cut for env in range(world.num_envs) for cut in world.expected(env)]
     for b, cut in enumerate(expected):
@@ -116,7 +117,7 @@ def test_updates_on_one_batch_lower_its_loss() -> None:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_exploring_and_greedy_acting_move_the_memory_alike(masked: bool) -> None:
-    """The state goes on whatever was drawn: what replay stores must be what the network has seen."""
+    """The state continues whatever was drawn: what replay stores must be what the network has seen."""
     policy = make_algorithm(DRQN, learning_starts=100).policy
     rng = np.random.default_rng(0)
     carry, exploring = policy.initial_carry(3), policy.initial_carry(3)
@@ -131,7 +132,7 @@ def test_exploring_and_greedy_acting_move_the_memory_alike(masked: bool) -> None
             assert not masked or mask[np.arange(3), action].all()
         drawn |= set(random.action.tolist())
         carry, exploring = greedy.carry, random.carry
-        for mine, theirs in zip(carry, exploring, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
+        for found, expected in zip(carry, exploring, strict=True):
+            np.testing.assert_array_equal(found, expected)
     assert drawn == set(range(ACTIONS))
     assert carry[0].shape == (3, *STATE)

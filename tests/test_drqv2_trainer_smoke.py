@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import env_of_tests, metrics_without_time, tiny_config
+from conftest import env_of_tests, family, metrics_without_time, settings_of, tiny_config
 
 from rl_training import DrQv2
+from rl_training.algorithms.pixels import PixelAlgorithm
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.runtime.drqv2_trainer import train_drqv2
@@ -38,10 +39,10 @@ def test_pendulum_in_pixels_from_the_packaged_config(tmp_path: Path) -> None:
         assert np.abs(action) <= 2.0
 
 
-@pytest.mark.parametrize("algo", ["drq", "drqv2"])
+@pytest.mark.parametrize("algo", family(PixelAlgorithm))
 def test_a_trivial_task_is_learned_from_pictures(algo: str) -> None:
-    """A bright or a dark picture, and the one action that fits it: 1 for who can tell them apart, 0 at random."""
-    noise = {"noise_steps": 300, "train_freq": 1} if algo == "drqv2" else {"alpha": 0.05}
+    """A bright or a dark picture, and one action that fits it: 1 for a policy that tells them apart, 0 at random."""
+    noise = settings_of(algo, {"noise_steps": 300, "train_freq": 1, "alpha": 0.05})
     config = tiny_config(
         algo,
         **env_of_tests(algo, "Sign"),

@@ -155,8 +155,8 @@ def test_an_update_follows_the_authors_step_by_step() -> None:
         torch.autograd.backward(loss, inputs=list(network.actor.parameters()))
         actor_adam.step()
         with torch.no_grad():
-            for mine, online in zip(target.parameters(), network.critic.parameters(), strict=True):
-                mine.lerp_(online, 0.1)
+            for parameter, online in zip(target.parameters(), network.critic.parameters(), strict=True):
+                parameter.lerp_(online, 0.1)
         result = algorithm.update(batch, env_steps=step)
     for name, value in algorithm.policy.network.state_dict().items():
         torch.testing.assert_close(value, network.state_dict()[name], rtol=1e-3, atol=1e-4)

@@ -74,15 +74,15 @@ def test_a_restored_pool_continues_exactly(env_id: str, workers: str) -> None:
     assert restored.load_state_dict(original.state_dict()) == []
     for _ in range(40):
         actions = rng.integers(0, 2, 2)
-        (mine, my_episodes), (theirs, their_episodes) = restored.step(actions), original.step(actions)
-        for a, b in zip(mine, theirs, strict=True):
+        (found, found_episodes), (expected, expected_episodes) = restored.step(actions), original.step(actions)
+        for a, b in zip(found, expected, strict=True):
             np.testing.assert_array_equal(a, b)
-        assert my_episodes == their_episodes  # returns and lengths that began before the save
+        assert found_episodes == expected_episodes  # returns and lengths that began before the save
     original.close()
     restored.close()
 
 
-def test_a_non_deterministic_environment_is_said_and_begins_anew() -> None:
+def test_a_non_deterministic_environment_causes_a_warning_and_starts_a_new_episode() -> None:
     original, restored = make_pool("Forgetful-v0", num_envs=2), make_pool("Forgetful-v0", num_envs=2)
     original.reset()
     original.step(np.array([1, 1]))
@@ -153,8 +153,8 @@ def test_after_a_fault_all_environments_are_back_in_step(workers: str, tmp_path:
         pool.step(actions)
     mended.touch()
     for _ in range(10):
-        (mine, _), (theirs, _) = pool.step(actions), twin.step(actions)
-        np.testing.assert_array_equal(mine.next_obs, theirs.next_obs)
+        (found, _), (expected, _) = pool.step(actions), twin.step(actions)
+        np.testing.assert_array_equal(found.next_obs, expected.next_obs)
     pool.close()
 
 

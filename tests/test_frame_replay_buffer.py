@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import held_slots, priorities_of
 
 from rl_training.data import memory
 from rl_training.data.frame_replay_buffer import FrameReplayBuffer
@@ -142,7 +143,7 @@ class World:
 
 def contents(buffer: FrameReplayBuffer) -> dict[int, tuple[Any, ...]]:
     """Everything that can be sampled, by action."""
-    batch = buffer.gather(buffer._slots_of(np.arange(len(buffer))))
+    batch = buffer.gather(held_slots(buffer))
     assert batch.next_action_mask is not None
     fields = (batch.obs, batch.reward, batch.next_obs, batch.discount, batch.next_action_mask)
     return dict(zip(batch.action.tolist(), zip(*(column.tolist() for column in fields), strict=True), strict=True))
@@ -200,9 +201,8 @@ def test_holds_exactly_what_the_twin_holds(
         expected = world.expected()
         assert contents(buffer) == expected
         assert len(buffer) == len(expected)
-        if buffer._priorities is not None:
-            leaves = buffer._priorities.state_dict(10**6)["priorities"]
-            assert np.flatnonzero(leaves).tolist() == sorted(buffer._slots_of(np.arange(len(buffer))).tolist())
+        if alpha is not None:
+            assert np.flatnonzero(priorities_of(buffer)).tolist() == sorted(held_slots(buffer).tolist())
 
 
 @pytest.mark.parametrize("first", ["repeated", "different"])
@@ -273,8 +273,7 @@ def prioritized_world(priorities: list[float]) -> World:
     world = make_world(len(priorities), [LONG], alpha=0.5)
     for _ in priorities:
         world.advance()
-    slots = world.buffer._slots_of(np.arange(len(priorities)))
-    world.buffer.update_priorities(slots, np.array(priorities))
+    world.buffer.update_priorities(held_slots(world.buffer), np.array(priorities))
     return world
 
 
@@ -293,7 +292,7 @@ def test_proportions_and_weights_of_the_worked_example() -> None:
 
 def test_a_new_transition_gets_the_largest_priority_ever_seen() -> None:
     world = prioritized_world([1.0, 9.0, 2.0, 2.0, 3.0])
-    first = world.buffer._slots_of(np.arange(5))[1:2]
+    first = held_slots(world.buffer)[1:2]
     world.buffer.update_priorities(first, np.array([4.0]))  # so the largest is of the past
     world.advance()
     batch = world.buffer.sample(200, beta=1.0)  # weights are then inverse to sqrt(p), and the largest here is that of p = 2
@@ -333,16 +332,17 @@ def test_discard_drops_the_open_windows_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("alpha", [None, 0.6])
 @pytest.mark.parametrize("split", [1, 3, 9, 44])
-def test_a_saved_replay_goes_on_bit_for_bit(split: int, alpha: float | None, tmp_path: Path) -> None:
+def test_a_saved_replay_continues_bit_for_bit(split: int, alpha: float | None, tmp_path: Path) -> None:
     plans = [[(7, "truncated", "different"), (3, "terminated", "repeated")], LONG]
-    world = make_world(25, plans, stack=3, n_step=3, alpha=alpha)
+    rng, restored_rng = np.random.default_rng(0), np.random.default_rng(1)
+    world = make_world(25, plans, stack=3, n_step=3, alpha=alpha, rng=rng)
     for _ in range(split):
         world.advance()
         if len(world.buffer):
-            sampled = world.buffer._slots_of(np.arange(len(world.buffer)))
+            sampled = held_slots(world.buffer)
             world.buffer.update_priorities(sampled, sampled % 5 + 0.5)
     state = world.buffer.state_dict()
-    other = make_world(25, plans, stack=3, n_step=3, alpha=alpha)
+    other = make_world(25, plans, stack=3, n_step=3, alpha=alpha, rng=restored_rng)
     restored = other.buffer  # which is not empty
     for _ in range(31):
         other.advance()
@@ -359,9 +359,9 @@ def test_a_saved_replay_goes_on_bit_for_bit(split: int, alpha: float | None, tmp
         assert contents(restored) == contents(world.buffer) == world.expected()
         if len(restored) == 0:
             continue
-        restored._rng.bit_generator.state = world.buffer._rng.bit_generator.state
-        for mine, theirs in zip(restored.sample(9), world.buffer.sample(9), strict=True):
-            np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
+        restored_rng.bit_generator.state = rng.bit_generator.state
+        for found, expected in zip(restored.sample(9), world.buffer.sample(9), strict=True):
+            np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
 
 
 def test_refuses_a_state_that_does_not_fit() -> None:
@@ -401,12 +401,12 @@ def test_an_empty_buffer_cannot_be_sampled() -> None:
 
 
 @pytest.mark.parametrize(("frames", "colours"), [(4, 1), (2, 3), (1, 4)])
-def test_stacks_that_nobody_told_of_are_named_once(frames: int, colours: int) -> None:
+def test_an_undeclared_frame_stack_is_named_once(frames: int, colours: int) -> None:
     rng, channels = np.random.default_rng(0), frames * colours
     buffer = FrameReplayBuffer(50, (channels, 3, 3), stack=1, num_envs=1, n_step=1, gamma=GAMMA, rng=rng)
     seen = [np.zeros((colours, 3, 3), np.uint8)] * frames  # at first nothing moves, and colours that are alike are no stack
     nothing, one = np.zeros(1, np.bool_), np.ones(1, np.float32)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for number in range(8):
             obs = np.concatenate(seen)[None]
@@ -414,5 +414,5 @@ def test_stacks_that_nobody_told_of_are_named_once(frames: int, colours: int) ->
             seen = [*seen[1:], np.full((colours, 3, 3), brightness, np.uint8)]
             buffer.add(Step(obs, np.zeros(1, np.int64), one, np.concatenate(seen)[None], nothing, nothing))
     expected = [f"algo_kwargs.frame_stack: {frames}"] if frames > 1 else []
-    assert len(said) == len(expected)
-    assert all(text in str(warning.message) for text, warning in zip(expected, said, strict=True))
+    assert len(caught) == len(expected)
+    assert all(text in str(warning.message) for text, warning in zip(expected, caught, strict=True))

@@ -103,7 +103,7 @@ def test_equals_the_brute_force_twin(n: int, envs: list[list[tuple[int, str]]], 
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("split", range(1, 12))
-def test_a_saved_window_goes_on(n: int, split: int) -> None:
+def test_a_saved_window_continues(n: int, split: int) -> None:
     steps = make_steps([[(5, "truncated")], [(3, "terminated"), (4, "truncated")]], 12)
     first, second = NStepAccumulator(2, GAMMA, n), NStepAccumulator(2, GAMMA, n)
     rows = record_all(first, steps[:split])

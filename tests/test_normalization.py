@@ -34,8 +34,8 @@ def test_observation_statistics_travel_with_the_weights_and_reach_the_export() -
     other = make_ppo(normalize_observations=True).policy
     other.load_state_dict(state)
     with torch.no_grad():
-        mine, theirs = (policy.export_module()(torch.from_numpy(obs))[1] for policy in (algorithm.policy, other))
-    assert torch.equal(mine, theirs)
+        found, expected = (policy.export_module()(torch.from_numpy(obs))[1] for policy in (algorithm.policy, other))
+    assert torch.equal(found, expected)
     assert other.act(obs, ()).action.tolist() == algorithm.policy.act(obs, ()).action.tolist()
 
 
@@ -68,7 +68,7 @@ def test_rewards_are_scaled_by_the_deviation_of_the_discounted_return() -> None:
     again = ReturnScale(gamma=0.5)
     again.load_state_dict(scale.state_dict())
     np.testing.assert_array_equal(scale.scale(reward, ended), again.scale(reward, ended))
-    # the second rollout goes on from the returns of the open episodes
+    # the second rollout continues from the returns of the open episodes
     returns += [1.875, 3.5, 1.9375, 2.0, 1.96875, 3.0]
     np.testing.assert_allclose(again.scale(reward * 0, ended) + 1, np.ones_like(reward))
     np.testing.assert_allclose(scale._moments.std, np.std(returns), rtol=1e-6)

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import torch
 import yaml
 from conftest import CLI, TESTS, final_fingerprint
+from moments import PATIENCE, kill, start, wait_for_checkpoint, waiting_at
 
 PATH = "munchausen.algorithm:MunchausenDQN"
 TINY = {"blocks": 1, "width": 8, "batch_size": 8, "buffer_size": 150, "learning_starts": 20}
@@ -30,14 +30,20 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "site"), os.environ["PYTHONPATH"]])}
 
 
+@pytest.fixture(autouse=True)
+def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports go to the current directory unless they are given a path."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("place"))
+
+
 def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *arguments], env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run([*CLI, *arguments], env=env, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def config_file(path: Path, algo: str, **values: Any) -> str:
     settings = {
         "algo": algo,
-        "env_id": "CartPole-v1",
+        "env_id": "rl_training_test_envs:Waiting-v0",
         "total_timesteps": 300,
         "eval": {"interval": 100, "episodes": 2, "final_episodes": 2, "num_envs": 2},
         "checkpoint": {"interval": 50},
@@ -65,18 +71,16 @@ def test_it_trains_resumes_after_a_kill_evaluates_predicts_and_exports(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     done = run(installed, "train", "--config", config, "--output-dir", str(whole))
     assert done.returncode == 0, done.stderr
-    process = subprocess.Popen([*CLI, "train", "--config", config, "--output-dir", str(killed)], env=installed)
-    while not (killed / "checkpoints" / "latest").exists():
-        assert process.poll() is None
-        time.sleep(0.002)
-    process.kill()
-    process.wait()
+    env = {**waiting_at(200), **installed}
+    process = start("train", "--config", config, "--output-dir", str(killed), env=env)
+    wait_for_checkpoint(killed, process)
+    kill(process)
     resumed = run(installed, "resume", str(killed))
     assert resumed.returncode == 0, resumed.stderr
     assert final_fingerprint(killed) == final_fingerprint(whole)
     evaluated = run(installed, "eval", str(killed), "--episodes", "2", "--json")
     assert len(json.loads(evaluated.stdout)["returns"]) == 2, evaluated.stderr
-    predicted = run(installed, "predict", str(killed), "--obs", "[0.0, 0.1, 0.0, -0.1]")
+    predicted = run(installed, "predict", str(killed), "--obs", "[0.5, 0.1]")
     assert predicted.returncode == 0, predicted.stderr
     for file_format in ("onnx", "safetensors"):
         output = str(tmp_path / f"policy.{file_format}")

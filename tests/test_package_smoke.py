@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from moments import PATIENCE
 
 import rl_training
 from rl_training.experiment.packaged import packaged_configs
@@ -25,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for left_over in source.glob("src/*.egg-info"):
         subprocess.run(["rm", "-r", left_over], check=True)
     options = ("--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", output)
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, source], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, source], check=True, timeout=PATIENCE)
     (built,) = output.glob("*.whl")
     return built
 
@@ -49,7 +50,7 @@ def test_an_installed_wheel_trains_elsewhere(wheel: Path, tmp_path: Path) -> Non
     target, neutral = tmp_path / "installed", tmp_path / "neutral"
     neutral.mkdir()
     options = ("--no-deps", "--no-index", "--quiet", "--disable-pip-version-check", "--target", target)
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, wheel], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, wheel], check=True, timeout=PATIENCE)
     environment = {**os.environ, "PYTHONPATH": str(target)}
     code = (
         "import rl_training, sys; print(rl_training.__file__); from rl_training.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -61,7 +62,7 @@ def test_an_installed_wheel_trains_elsewhere(wheel: Path, tmp_path: Path) -> Non
         "--set=eval.final_episodes=2",
     )
     command = [sys.executable, "-c", code, "train", "--config", "dqn/cartpole", *settings, "--output-dir", "run"]
-    done = subprocess.run(command, cwd=neutral, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=neutral, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.splitlines()[0]).is_relative_to(target)
     assert (neutral / "run" / "checkpoints" / "latest" / "manifest.json").is_file()

@@ -10,10 +10,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import rl_training_test_envs  # noqa: F401 - registers the environments
-from conftest import ON_POLICY, metrics_without_time, tiny_config
+from conftest import ON_POLICY, family, metrics_without_time, tiny_config
 from gymnasium import spaces
 
-from rl_training import PPO, RecurrentPPO
+from rl_training import PPO
+from rl_training.algorithms.ppo import ClippedActorCritic
+from rl_training.api import load_agent
 from rl_training.envs.wrappers import MaskObservation
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoint import verify_checkpoint
@@ -22,15 +24,12 @@ from rl_training.experiment.packaged import packaged_configs
 from rl_training.runtime.export import load_exported
 from rl_training.runtime.inference import predict
 from rl_training.runtime.learner import OnPolicyLearner
-from rl_training.runtime.ppo_trainer import train_ppo
-from rl_training.runtime.recurrent_ppo_trainer import train_recurrent_ppo
-from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.sessions import resume_training, start_training, train
 from rl_training.runtime.trainer import Trainer
 
 
-@pytest.mark.parametrize("algo", ON_POLICY)
+@pytest.mark.parametrize("algo", family(ClippedActorCritic))
 def test_a_run_writes_checkpoint_and_metrics(algo: str, tmp_path: Path) -> None:
-    train = {"ppo": train_ppo, "recurrent_ppo": train_recurrent_ppo}[algo]
     result = train(tiny_config(algo, output_dir=str(tmp_path / "run"), num_envs=2))
     assert result.run_dir is not None
     assert result.checkpoint is not None
@@ -55,7 +54,7 @@ def test_other_spaces_train_resume_predict_and_export(algo: str, env: str, tmp_p
     policy, spec = trainer.policy, trainer.pool.spec
     obs = trainer.pool.obs
     trainer.close()
-    agent = {"ppo": PPO, "recurrent_ppo": RecurrentPPO}[algo].load(run)
+    agent = load_agent(run)
     state, exported_state = None, None
     for file_format in ("onnx", "safetensors"):
         agent.export(tmp_path / f"policy.{file_format}")  # verified against the original
@@ -127,16 +126,16 @@ def learned(algo: str, env_id: str, steps: int, env_kwargs: dict[str, Any] | Non
 
 
 def test_ppo_learns_a_trivial_task() -> None:
-    """Walking home against noise: always heading home gives -13.8; at random or still -28; running away -23.6."""
-    assert learned("ppo", "rl_training_test_envs:RandomWalk-v0", 6000, hidden_sizes=[32]) > -17
+    """A walk against noise. Means over 1500 episodes: always heading home -13.5, standing still -34.5, at random -43.9."""
+    assert learned("ppo", "rl_training_test_envs:RandomWalk-v0", 3072, {"limit": 100.0}, hidden_sizes=[32]) > -20
 
 
 def test_only_memory_solves_a_memory_task() -> None:
-    """The cue is shown once and asked for later: 1 for who remembers it, half of that for who does not."""
+    """The cue is shown once and asked for 2 steps later: a policy with memory gets 1, one without about 0.5."""
     env_id = "rl_training/Recall-v0"
     recurrent = {"lstm_size": 16, "lstm_layers": 1, "gamma": 0.9}
-    assert learned("recurrent_ppo", env_id, 8000, {"k": 3}, **recurrent) > 0.95
-    assert learned("ppo", env_id, 8000, {"k": 3}, gamma=0.9) < 0.75
+    assert learned("recurrent_ppo", env_id, 8000, {"k": 2}, **recurrent) > 0.95
+    assert learned("ppo", env_id, 2048, {"k": 2}, gamma=0.9) < 0.75
 
 
 # ---------------------------------------------------------------------------------------------------- wrappers

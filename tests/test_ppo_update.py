@@ -212,8 +212,8 @@ def test_update_equals_plain_torch() -> None:
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(network.parameters(), 0.1)
             optimizer.step()
-    for mine, theirs in zip(algorithm.policy.network.parameters(), network.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    for found, expected in zip(algorithm.policy.network.parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def by_hand(network: Any, rollout: Rollout, gamma: float, lam: float) -> tuple[Array, Array]:

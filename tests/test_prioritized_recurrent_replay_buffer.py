@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from replays import held_slots, priorities_of
 from sequences import World, assert_same, unpack
 
 from rl_training.data import PrioritizedRecurrentReplayBuffer, RecurrentReplayBuffer
@@ -21,7 +22,7 @@ def draw(world: World, count: int, beta: float) -> SequenceBatch:
 
 
 def slots_of(world: World) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return world.buffer._slots_of(np.arange(len(world.buffer)))
+    return held_slots(world.buffer)
 
 
 def test_a_sample_has_weights_and_indices() -> None:
@@ -71,9 +72,7 @@ def test_what_is_overwritten_is_never_drawn_and_cannot_be_updated() -> None:
         held = set(slots_of(world).tolist())
         assert batch.indices is not None
         world.buffer.update_priorities(batch.indices, np.linspace(0.1, 5.0, 8))
-        assert world.buffer._priorities is not None
-        leaves = world.buffer._priorities.state_dict(10**6)["priorities"]
-        assert set(np.flatnonzero(leaves).tolist()) == held
+        assert set(np.flatnonzero(priorities_of(world.buffer)).tolist()) == held
 
 
 def test_the_sequences_are_those_of_the_uniform_buffer() -> None:
@@ -83,8 +82,8 @@ def test_the_sequences_are_those_of_the_uniform_buffer() -> None:
         prioritised.run(9)
         uniform.run(9)
         rows = [unpack(world.buffer, slots_of(world)) for world in (prioritised, uniform)]
-        for mine, theirs in zip(*rows, strict=True):
-            assert_same(mine, theirs)
+        for first, second in zip(*rows, strict=True):
+            assert_same(first, second)
 
 
 def test_priorities_and_open_sequences_are_saved() -> None:
@@ -92,15 +91,15 @@ def test_priorities_and_open_sequences_are_saved() -> None:
     batch = world.buffer.sample(8)
     assert batch.indices is not None
     world.buffer.update_priorities(batch.indices, np.arange(8) + 1.0)
-    twin = world.new_buffer(400)
+    rng = np.random.default_rng(0)
+    twin = world.new_buffer(400, rng)
     twin.load_state_dict(world.buffer.state_dict())
-    twin._rng.bit_generator.state = world.buffer._rng.bit_generator.state
-    mine, theirs = world.buffer.sample(16), twin.sample(16)
-    assert mine.indices is not None
-    assert theirs.indices is not None
-    assert mine.indices.tolist() == theirs.indices.tolist()
-    assert mine.weights is not None
-    assert theirs.weights is not None
-    assert torch.equal(mine.weights, theirs.weights)
-    assert "priorities" in world.buffer.state_dict()
-    assert world.buffer._next == twin._next
+    rng.bit_generator.state = world.buffer_rng.bit_generator.state
+    original, restored = world.buffer.sample(16), twin.sample(16)
+    assert original.indices is not None
+    assert restored.indices is not None
+    assert original.indices.tolist() == restored.indices.tolist()
+    assert original.weights is not None
+    assert restored.weights is not None
+    assert torch.equal(original.weights, restored.weights)
+    assert world.buffer.state_dict()["next"] == twin.state_dict()["next"]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CLI
+from moments import PATIENCE
 
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.progress import BarProgress, LineProgress, Progress, choose_progress
@@ -59,6 +60,7 @@ def test_lines_show_step_rate_time_left_return_and_loss() -> None:
 def test_lines_are_printed_at_intervals() -> None:
     stream = io.StringIO()
     progress = LineProgress(stream)
+    progress.seconds = 1e9
     with progress:
         progress.start(Steps(0), 1000)
         for step in range(1000):
@@ -88,7 +90,7 @@ def test_choice_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_in_a_pipe_prints_plain_lines(tmp_path: Path) -> None:
     command = [*CLI, "train", "--config", "dqn/cartpole", *TINY]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0
     assert "\x1b" not in done.stderr
     assert "\r" not in done.stderr
@@ -126,7 +128,7 @@ def run_on_a_terminal(command: list[str], cwd: Path) -> str:
         with contextlib.suppress(OSError):
             while chunk := read_terminal(ours):
                 shown += chunk
-        assert process.wait(60) == 0, shown.decode()
+        assert process.wait(PATIENCE) == 0, shown.decode()
     finally:
         process.kill()
         process.wait()

@@ -104,7 +104,7 @@ def test_from_config_takes_a_name_a_file_and_settings_on_top(tmp_path: Path) -> 
         DQN.from_config("dqn/cartpol")
 
 
-# -------------------------------------------------------------------------------------------------- going on exactly
+# ------------------------------------------------------------------------------------------------ continuing exactly
 
 
 def test_learning_in_two_calls_is_learning_in_one() -> None:
@@ -117,7 +117,7 @@ def test_learning_in_two_calls_is_learning_in_one() -> None:
     assert_same_weights(one, two)
 
 
-def test_learning_to_where_it_already_is_says_so() -> None:
+def test_learning_to_where_it_already_is_warns() -> None:
     agent = DQN("CartPole-v1", **TINY).learn(120)
     before = weights(agent)
     with pytest.warns(UserWarning, match="already seen 120 steps"):
@@ -131,7 +131,7 @@ def test_a_full_checkpoint_learns_on_exactly(tmp_path: Path) -> None:
     assert_same_weights(one, DQN.load(tmp_path / "full").learn(260))
 
 
-def test_resume_goes_on_in_the_run_directory(tmp_path: Path) -> None:
+def test_resume_continues_in_the_run_directory(tmp_path: Path) -> None:
     with DQN("CartPole-v1", seed=4, output_dir=str(tmp_path / "one"), **TINY) as one:
         one.learn(260)
     with DQN("CartPole-v1", seed=4, output_dir=str(tmp_path / "two"), **TINY) as stopped:
@@ -327,7 +327,7 @@ def test_an_environment_given_from_python_must_be_given_again(tmp_path: Path) ->
         assert agent.learn(200).evaluate(2).mean_return < 0
 
 
-def test_an_environment_object_cannot_be_made_anew() -> None:
+def test_an_environment_object_cannot_be_made_again() -> None:
     for settings in ({"env_workers": "subprocess"}, {"env_fresh": True}):
         with pytest.raises(ConfigError, match="pass a function"):
             DQN(gym.make("CartPole-v1"), **settings, **TINY).evaluate(1)

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import family, tiny_config
 from recurrent_runs import check_run, check_stored_states
+from replays import priorities_of
 
+from rl_training.algorithms.recurrent_value import RecurrentQLearning
 from rl_training.data import PrioritizedRecurrentReplayBuffer
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import load_config_data, resolve_config
@@ -47,12 +49,11 @@ def test_priorities_of_the_updates_reach_the_replay() -> None:
     assert isinstance(trainer.learner, OffPolicyLearner)
     buffer = trainer.learner.replay.buffer
     assert isinstance(buffer, PrioritizedRecurrentReplayBuffer)
-    assert buffer._priorities is not None
-    leaves = buffer._priorities.state_dict(10**6)["priorities"]
+    leaves = priorities_of(buffer)
     assert len(np.unique(leaves[leaves > 0])) > 3
 
 
-@pytest.mark.parametrize("algo", ["drqn", "r2d2"])
+@pytest.mark.parametrize("algo", family(RecurrentQLearning))
 def test_the_smallest_replay_gives_a_batch_and_a_smaller_one_is_refused(algo: str) -> None:
     sizes = {"sequence_length": 6, "batch_size": 8}
     with pytest.raises(ConfigError, match=r"buffer_size \(59\).* 60$"):

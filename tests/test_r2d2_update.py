@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from replays import held_slots
 from sequences import ACTIONS, GAMMA, World, cut_up, make_algorithm, walk_targets
 from torch import Tensor
 
@@ -45,7 +46,7 @@ def make_world(algorithm: Any, *, masked: bool = False, **options: Any) -> World
 
 
 def sample(world: World, count: int = 24) -> SequenceBatch:
-    return world.buffer.gather(world.buffer._slots_of(np.arange(min(count, len(world.buffer)))))
+    return world.buffer.gather(held_slots(world.buffer)[:count])
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -173,9 +174,9 @@ def test_burn_in_carries_no_gradient_but_counts() -> None:
 def test_each_network_burns_in_with_its_own_weights() -> None:
     algorithm = make_algorithm(R2D2, n_step=2, sequence_length=5, burn_in=3)
     batch = sample(make_world(algorithm).run(80))
-    mine, theirs = (algorithm._begin(network, batch) for network in (algorithm.policy.network, algorithm.target))
+    found, expected = (algorithm._begin(network, batch) for network in (algorithm.policy.network, algorithm.target))
     assert batch.has_burn_in is not None
-    for a, b, stored in zip(mine, theirs, batch.state, strict=True):
+    for a, b, stored in zip(found, expected, batch.state, strict=True):
         differs = (a != b).flatten(1).any(dim=1)
         assert torch.equal(differs, batch.has_burn_in)
         assert torch.equal(a[~differs], stored[~differs])
@@ -188,7 +189,7 @@ def test_priorities_mix_the_largest_and_the_mean_error() -> None:
     torch.testing.assert_close(found, torch.tensor([3.8, 0.9 * 4 + 0.1 * 3]))
 
 
-def test_an_update_tells_the_priorities_of_its_sequences() -> None:
+def test_an_update_returns_the_priorities_of_its_sequences() -> None:
     algorithm = make_algorithm(R2D2, n_step=3, sequence_length=5, priority_eta=0.5)
     world = make_world(algorithm).run(60)
     assert algorithm.last_sequence_priorities is None
@@ -247,7 +248,7 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], problem
         R2D2Config.model_validate(settings)
 
 
-def test_the_walk_sums_what_the_book_says() -> None:
+def test_the_walk_on_numbers_worked_by_hand() -> None:
     """The twin itself, on numbers worked by hand: n = 3, gamma = .9, an episode of 4 steps that terminates."""
     from sequences import Episode
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import settings_of, tiny_config
+from conftest import family, settings_of, tiny_config
 from torch import nn
 
 from rl_training.algorithms.base import init_generator
-from rl_training.algorithms.value import select_actions
+from rl_training.algorithms.value import ValueAlgorithm, select_actions
 from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer
 from rl_training.models import MLP, NatureCNN, NoisyLinear, ValueHead
 from rl_training.models.noisy import noisy_layers
@@ -20,7 +20,7 @@ from rl_training.runtime.export import export_policy
 from rl_training.runtime.trainer import Trainer
 from rl_training.types import TransitionBatch, Transitions
 
-VALUE_FAMILY = ["dqn", "qr_dqn", "c51"]
+VALUE_FAMILY = family(ValueAlgorithm)
 
 
 # ------------------------------------------------------------------------------------------------------- dueling
@@ -140,9 +140,9 @@ def test_each_update_draws_new_noise_for_both_networks(algo: str) -> None:
 # --------------------------------------------------------------------------------------------------- prioritised
 
 
-def prioritised(priorities: list[float], alpha: float) -> PrioritizedReplayBuffer:
+def prioritised(priorities: list[float], alpha: float, rng: np.random.Generator | None = None) -> PrioritizedReplayBuffer:
     count = len(priorities)
-    buffer = PrioritizedReplayBuffer(count, (1,), alpha=alpha, rng=np.random.default_rng(0))
+    buffer = PrioritizedReplayBuffer(count, (1,), alpha=alpha, rng=rng or np.random.default_rng(0))
     obs = np.arange(count, dtype=np.float32)[:, None]
     zeros = np.zeros(count, np.float32)
     buffer.add(Transitions(obs, np.zeros(count, np.int64), zeros, obs, zeros))
@@ -191,14 +191,12 @@ def test_alpha_zero_is_uniform_and_its_weights_are_one() -> None:
 
 
 def test_prioritised_state_round_trip_continues_exactly() -> None:
-    original = prioritised([1.0, 2.0, 4.0, 1.0], alpha=0.6)
-    restored = prioritised([1.0] * 4, alpha=0.6)
+    original = prioritised([1.0, 2.0, 4.0, 1.0], alpha=0.6, rng=np.random.default_rng(9))
+    restored = prioritised([1.0] * 4, alpha=0.6, rng=np.random.default_rng(9))
     restored.load_state_dict(original.state_dict())
-    for buffer in (original, restored):
-        buffer._rng.bit_generator.state = np.random.default_rng(9).bit_generator.state
-    mine, theirs = restored.sample(100), original.sample(100)
-    assert np.array_equal(mine.indices, theirs.indices)  # type: ignore[arg-type]
-    assert torch.equal(mine.weights, theirs.weights)  # type: ignore[arg-type]
+    found, expected = restored.sample(100), original.sample(100)
+    assert np.array_equal(found.indices, expected.indices)  # type: ignore[arg-type]
+    assert torch.equal(found.weights, expected.weights)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("algo", VALUE_FAMILY)
@@ -261,11 +259,11 @@ def test_the_correction_becomes_complete_or_stays(algo: str, steps: int, expecte
 
 
 def test_the_tree_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, told = np.random.default_rng(0), list[int]()
-    monkeypatch.setattr("rl_training.data.replay_buffer.require_memory", lambda needed, what: told.append(needed))
+    rng, needed_bytes = np.random.default_rng(0), list[int]()
+    monkeypatch.setattr("rl_training.data.replay_buffer.require_memory", lambda needed, what: needed_bytes.append(needed))
     plain = ReplayBuffer(10_000, (1,), rng=rng)
     prioritised = PrioritizedReplayBuffer(10_000, (1,), alpha=0.5, rng=rng)
-    assert told == [plain.nbytes, prioritised.nbytes]
+    assert needed_bytes == [plain.nbytes, prioritised.nbytes]
     assert prioritised.nbytes - plain.nbytes > 8 * 10_000
 
 
@@ -335,7 +333,7 @@ def test_a_masked_environment_is_only_given_allowed_actions(algo: str, n_step: i
     assert torch.equal(batch.next_action_mask[batch.discount > 0], expected[batch.discount > 0])
 
 
-def test_an_export_says_that_it_knows_no_mask(tmp_path: Path) -> None:
+def test_an_export_warns_that_it_knows_no_mask(tmp_path: Path) -> None:
     trainer = Trainer(tiny_config("dqn", env_id="rl_training_test_envs:Masked-v0"))
     with pytest.warns(UserWarning, match="masks actions.*best allowed action by the exported 'values'"):
         export_policy(trainer.policy, trainer.config, tmp_path / "policy.safetensors")

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from moments import PATIENCE
 
 from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.recall import RecallEnv
@@ -50,7 +51,7 @@ def test_it_is_an_environment_of_gymnasiums() -> None:
 )  # fmt: skip
 def test_it_is_there_for_code_that_is_not_ours_without_torch_and_without_a_warning(code: str) -> None:
     whole = f"import sys; import gymnasium as gym; {code}; assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", whole], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", whole], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
 
 

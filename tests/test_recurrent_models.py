@@ -91,8 +91,8 @@ def test_initial_weights_come_from_their_own_generator_and_are_orthogonal() -> N
     before = torch.random.get_rng_state()
     first, second = make_core(2), make_core(2)
     assert torch.equal(torch.random.get_rng_state(), before)
-    for mine, theirs in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
+    for found, expected in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(found, expected)
     weight = dict(first.lstm.named_parameters())["weight_hh_l1"].detach()
     for gate in torch.split(weight, 6):
         torch.testing.assert_close(gate @ gate.T, torch.eye(6), rtol=1e-5, atol=1e-5)
@@ -152,8 +152,8 @@ def test_q_values_agree_in_numpy_in_torch_and_along_a_sequence(
         row = None if before is None else before[t]
         q_values, state = step(obs[t], state, row)
         np.testing.assert_allclose(q_values, along[t].numpy(), rtol=1e-3, atol=1e-5)
-    for mine, theirs in zip(state, last, strict=True):
-        np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-3, atol=1e-5)
+    for found, expected in zip(state, last, strict=True):
+        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-3, atol=1e-5)
 
 
 def test_every_weight_of_the_q_network_counts() -> None:

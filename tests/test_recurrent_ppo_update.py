@@ -137,11 +137,11 @@ def test_training_sees_the_memory_that_acting_had(longest: int | None, shared: b
         rollout = act_and_store(algorithm.policy, steps=15, num_envs=3)
         expected = by_stepping(algorithm, rollout)
     found = evaluate_all(algorithm.begin_phase(rollout))
-    for mine, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(mine.numpy().reshape(theirs.shape), theirs, rtol=1e-4, atol=1e-5)
+    for first, second in zip(found, expected, strict=True):
+        np.testing.assert_allclose(first.numpy().reshape(second.shape), second, rtol=1e-4, atol=1e-5)
 
 
-def test_a_rollout_goes_on_from_the_memory_of_the_one_before() -> None:
+def test_a_rollout_continues_from_the_memory_of_the_previous_one() -> None:
     policy = make_ppo().policy
     carry = tuple(np.ones_like(array) for array in policy.initial_carry(2))
     ended = np.array([True, False])

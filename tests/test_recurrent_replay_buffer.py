@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import held_slots
 from sequences import ACTIONS, STATE, World, assert_same
 
 from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer, RecurrentStep, memory
@@ -39,8 +40,8 @@ def check(world: World, whole: bool) -> None:
         assert len(found) <= len(expected)
         if whole:
             assert len(found) == len(expected)
-        for mine, theirs in zip(found[::-1], expected[::-1], strict=False):
-            assert_same(mine, theirs)
+        for first, second in zip(found[::-1], expected[::-1], strict=False):
+            assert_same(first, second)
 
 
 @pytest.mark.parametrize("end_chance", [0.02, 0.1, 0.4])
@@ -60,8 +61,8 @@ def test_a_full_buffer_keeps_the_newest(case: str, end_chance: float) -> None:
         check(world.run(5), whole=False)
     for env, found in enumerate(world.found()):
         steps, length = 0, world.options["sequence_length"] - world.options["overlap"]
-        for mine in found:
-            steps += min(length, len(mine["action"]))
+        for sequence in found:
+            steps += min(length, len(sequence["action"]))
         if end_chance <= 0.02:  # with very short episodes the final observations take more than the spare slots
             assert steps >= capacity // 2 - length, env
 
@@ -105,7 +106,7 @@ def test_shapes_and_padding() -> None:
 
 def test_sampling_is_uniform_over_sequences() -> None:
     world = World(100, num_envs=1, end_chance=0.2).run(60)
-    first = world.buffer.gather(world.buffer._slots_of(np.arange(len(world.buffer)))).obs[0, :, 0]
+    first = world.buffer.gather(held_slots(world.buffer)).obs[0, :, 0]
     drawn = world.buffer.sample(20_000).obs[0, :, 0]
     shares = torch.stack([(drawn == value).float().mean() for value in first])
     assert shares.sum() == pytest.approx(1.0)
@@ -168,8 +169,8 @@ def test_what_is_discarded_is_forgotten_and_a_new_episode_begins() -> None:
     complete = world.found()
     assert [len(part) for part in complete] == [1 + 2, 4]  # the first one of the lost episode stays
     assert held == 2
-    for mine, theirs in zip(complete[0][1:], world.expected(0), strict=True):
-        assert_same(mine, theirs)
+    for found, expected in zip(complete[0][1:], world.expected(0), strict=True):
+        assert_same(found, expected)
 
 
 def test_a_step_that_does_not_follow_the_last_is_refused() -> None:
@@ -181,7 +182,7 @@ def test_a_step_that_does_not_follow_the_last_is_refused() -> None:
 
 @pytest.mark.parametrize("case", OPTIONS)
 @pytest.mark.parametrize("steps", [7, 200])
-def test_a_restored_buffer_goes_on_as_the_original(case: str, steps: int, tmp_path: Path) -> None:
+def test_a_restored_buffer_continues_as_the_original(case: str, steps: int, tmp_path: Path) -> None:
     world = World(60, **OPTIONS[case]).run(steps)
     if "alpha" in OPTIONS[case] and len(world.buffer):
         batch = world.buffer.sample(4)
@@ -189,10 +190,11 @@ def test_a_restored_buffer_goes_on_as_the_original(case: str, steps: int, tmp_pa
         world.buffer.update_priorities(batch.indices, np.array([3.0, 1.0, 0.5, 7.0]))
     write_checkpoint(tmp_path / "saved", {"replay": world.buffer.state_dict(), "recorder": world.recorder.state_dict()}, {})
     parts = read_checkpoint(tmp_path / "saved", ("replay", "recorder"))
-    twin, recorder = world.new_buffer(60), RecurrentRecorder((np.zeros((2, *STATE)), np.zeros((2, *STATE))))
+    rng = np.random.default_rng(0)
+    twin, recorder = world.new_buffer(60, rng), RecurrentRecorder((np.zeros((2, *STATE)), np.zeros((2, *STATE))))
     twin.load_state_dict(parts["replay"])
     recorder.load_state_dict(parts["recorder"])
-    twin._rng.bit_generator.state = world.buffer._rng.bit_generator.state
+    rng.bit_generator.state = world.buffer_rng.bit_generator.state
     original = world.buffer
 
     class Both:
@@ -206,8 +208,8 @@ def test_a_restored_buffer_goes_on_as_the_original(case: str, steps: int, tmp_pa
     world.buffer = Both()  # type: ignore[assignment]
     world.run(60)
     assert len(original) == len(twin) > 0
-    for mine, theirs in zip(original.sample(9), twin.sample(9), strict=True):
-        for a, b in zip(*((x if isinstance(x, tuple) else (x,)) for x in (mine, theirs)), strict=True):
+    for found, expected in zip(original.sample(9), twin.sample(9), strict=True):
+        for a, b in zip(*((x if isinstance(x, tuple) else (x,)) for x in (found, expected)), strict=True):
             assert (a is None and b is None) or np.array_equal(a, b)
     world.buffer = twin
     check(world, whole=False)
@@ -231,12 +233,12 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, Any], problem:
         World(60, **options)
 
 
-def test_memory_is_told_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_checked_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(1000, previous_actions=ACTIONS, overlap=2, burn_in=1)
-    told: list[int] = []
-    monkeypatch.setattr("rl_training.data.episode_rings.require_memory", lambda needed, what: told.append(needed))
+    needed_bytes: list[int] = []
+    monkeypatch.setattr("rl_training.data.episode_rings.require_memory", lambda needed, what: needed_bytes.append(needed))
     buffer = world.new_buffer(1000)
-    assert told == [buffer.nbytes]
+    assert needed_bytes == [buffer.nbytes]
     monkeypatch.undo()
     monkeypatch.setattr(memory, "available_memory", lambda: buffer.nbytes - 1)
     with pytest.raises(ConfigError, match="buffer_size"):

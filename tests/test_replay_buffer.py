@@ -114,8 +114,8 @@ def test_state_round_trip_continues_exactly() -> None:
     assert sorted(contents(restored)) == list(range(3, 13))
     restored.add(make_transitions(13, 3))
     rows = np.arange(10)
-    for mine, theirs in zip(restored.gather(rows)[:5], original.gather(rows)[:5], strict=True):
-        assert torch.equal(mine, theirs)  # row by row: the write position came along
+    for found, expected in zip(restored.gather(rows)[:5], original.gather(rows)[:5], strict=True):
+        assert torch.equal(found, expected)  # row by row: the write position came along
 
 
 def test_continuous_actions_and_images_fit_too() -> None:

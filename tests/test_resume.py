@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import (
     ALGORITHMS,
+    OFF_POLICY,
     config_fields,
     env_of_tests,
     final_fingerprint,
@@ -43,35 +47,49 @@ def resume_to(run: Path, stop_at: int | None = None, **options: Any) -> Trainer:
     return trainer
 
 
+WholeRun = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    """Trains a config to its end without a stop, once for all tests of this module; nobody may change the result."""
+    runs: dict[str, Path] = {}
+
+    def train(algo: str, **values: Any) -> Path:
+        key = json.dumps([algo, values], sort_keys=True)
+        if key not in runs:
+            runs[key] = tmp_path_factory.mktemp(f"whole-{algo}") / "run"
+            train_to(tiny_config(algo, **values, output_dir=str(runs[key])))
+        return runs[key]
+
+    return train
+
+
 DISCRETE = [name for name in ALGORITHMS if "discrete" in get_algorithm(name).actions]
 #: None is the environment of a tiny run; a name without version is one of the tests' own, in the algorithm's form
 CASES: dict[str, tuple[str | None, int, str]] = {
     "one": (None, 1, "inline"),
-    "four": (None, 4, "inline"),
-    "four in processes": (None, 4, "subprocess"),
-    "acrobot x4 in processes": ("Acrobot-v1", 4, "subprocess"),
-    "random walk": ("RandomWalk", 1, "subprocess"),
+    "two in processes": (None, 2, "subprocess"),
     "masked actions x2": ("rl_training_test_envs:Masked-v0", 2, "inline"),
     "random walk x4": ("RandomWalk", 4, "inline"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_resume_is_bit_exact(algo: str, case: str, tmp_path: Path) -> None:
+def test_resume_is_bit_exact(algo: str, case: str, whole_run: WholeRun, tmp_path: Path) -> None:
     name, num_envs, workers = CASES[case]
-    values: dict[str, Any] = {"num_envs": num_envs, "env_workers": workers}
-    if name is not None and name.endswith("-v0" if ":" in name else "-v1"):
+    values: dict[str, Any] = {"num_envs": num_envs, "env_workers": workers, "total_timesteps": 160}
+    if name is not None and ":" in name:
         if algo not in DISCRETE:
             pytest.skip("it has discrete actions")
         values["env_id"] = name
     elif name is not None:
         values |= env_of_tests(algo, name)
-    whole, parted = tmp_path / "whole", tmp_path / "parted"
-    train_to(tiny_config(algo, **values, output_dir=str(whole)))
-    train_to(tiny_config(algo, **values, output_dir=str(parted)), stop_at=33)  # in warm-up's neighbourhood
-    resume_to(parted, stop_at=137)  # in the middle of episodes, away from every interval
+    parted = tmp_path / "parted"
+    train_to(tiny_config(algo, **values, output_dir=str(parted)), stop_at=33)  # shortly after the warm-up
+    resume_to(parted, stop_at=117)  # in the middle of episodes, away from every interval
     resume_to(parted)
-    assert final_fingerprint(parted) == final_fingerprint(whole)
+    assert final_fingerprint(parted) == final_fingerprint(whole_run(algo, **values))
 
 
 def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> None:
@@ -110,7 +128,7 @@ def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> Non
         "loss_shifts": 2,
         "noise_steps": 150,
     }
-    values: dict[str, Any] = {"num_envs": 3, "seed": 11, "algo_kwargs": settings_of(algo, every)}
+    values: dict[str, Any] = {"num_envs": 3, "seed": 11, "total_timesteps": 160, "algo_kwargs": settings_of(algo, every)}
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     train_to(tiny_config(algo, **values, output_dir=str(whole)))
     train_to(tiny_config(algo, **values, output_dir=str(parted)), stop_at=100)
@@ -118,8 +136,15 @@ def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> Non
     assert final_fingerprint(parted) == final_fingerprint(whole)
 
 
-@pytest.mark.parametrize("prioritized", [False, True])
-@pytest.mark.parametrize("algo", [name for name in DISCRETE if "frame_stack" in config_fields(name)])
+@pytest.mark.parametrize(
+    ("algo", "prioritized"),
+    [
+        (name, prioritized)
+        for name in DISCRETE
+        if "frame_stack" in config_fields(name)
+        for prioritized in ((False, True) if "prioritized" in config_fields(name) else (False,))
+    ],
+)
 def test_resume_is_bit_exact_with_images(algo: str, prioritized: bool, tmp_path: Path) -> None:
     values: dict[str, Any] = {
         "env_id": "rl_training_test_envs:ImageWalk-v0",
@@ -142,45 +167,44 @@ def test_resume_is_bit_exact_with_images(algo: str, prioritized: bool, tmp_path:
     assert final_fingerprint(parted) == final_fingerprint(whole)
 
 
-def test_going_on_to_a_larger_total_equals_one_long_run(algo: str, tmp_path: Path) -> None:
-    long, extended = tmp_path / "long", tmp_path / "extended"
-    train_to(tiny_config(algo, total_timesteps=300, output_dir=str(long)))
-    train_to(tiny_config(algo, total_timesteps=200, output_dir=str(extended)))
-    resume_to(extended, total_timesteps=300)
+def test_continuing_to_a_larger_total_equals_one_long_run(algo: str, whole_run: WholeRun, tmp_path: Path) -> None:
+    long = whole_run(algo, num_envs=1, env_workers="inline", total_timesteps=160)  # shared with the case "one"
+    extended = tmp_path / "extended"
+    train_to(tiny_config(algo, num_envs=1, env_workers="inline", total_timesteps=110, output_dir=str(extended)))
+    resume_to(extended, total_timesteps=160)
     assert final_fingerprint(extended) == final_fingerprint(long)
 
 
-def test_a_run_stopped_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
-    whole, early = tmp_path / "whole", tmp_path / "early"
-    train_to(tiny_config("dqn", output_dir=str(whole)))
+def test_a_run_stopped_before_its_first_checkpoint_starts_over(whole_run: WholeRun, tmp_path: Path) -> None:
+    early = tmp_path / "early"
     start_training(tiny_config("dqn", output_dir=str(early)), command="test").close()
     (early / "metrics.jsonl").write_text('{"kind": "train", "step": 25}\n')  # what it had logged by then
     resume_to(early)
-    assert final_fingerprint(early) == final_fingerprint(whole)
+    assert final_fingerprint(early) == final_fingerprint(whole_run("dqn"))
 
 
-def test_resume_from_an_older_checkpoint_of_the_run(tmp_path: Path) -> None:
-    whole, rewound = tmp_path / "whole", tmp_path / "rewound"
-    for run in (whole, rewound):
-        train_to(tiny_config("dqn", output_dir=str(run)))
-    oldest = step_directories(rewound)[-1]
-    assert oldest.name < step_directories(rewound)[0].name
+@pytest.fixture
+def finished(whole_run: WholeRun, tmp_path: Path) -> Path:
+    """A finished run that a test may change."""
+    return Path(shutil.copytree(whole_run("dqn"), tmp_path / "finished", symlinks=True))
+
+
+def test_resume_from_an_older_checkpoint_of_the_run(finished: Path, whole_run: WholeRun) -> None:
+    oldest = step_directories(finished)[-1]
+    assert oldest.name < step_directories(finished)[0].name
     resume_to(oldest)
-    assert final_fingerprint(rewound) == final_fingerprint(whole)
+    assert final_fingerprint(finished) == final_fingerprint(whole_run("dqn"))
 
 
-def test_a_rewound_run_goes_on_from_where_it_was_rewound_to(tmp_path: Path) -> None:
-    whole, rewound = tmp_path / "whole", tmp_path / "rewound"
-    for run in (whole, rewound):
-        train_to(tiny_config("dqn", output_dir=str(run)))
-    resume_to(step_directories(rewound)[-1], stop_at=150)
-    assert step_directories(rewound)[0].name == "step-0000000150"
-    assert (rewound / "checkpoints" / "latest").resolve().name == "step-0000000150"
-    resume_to(rewound)
-    assert final_fingerprint(rewound) == final_fingerprint(whole)
+def test_a_rewound_run_continues_from_where_it_was_rewound_to(finished: Path, whole_run: WholeRun) -> None:
+    resume_to(step_directories(finished)[-1], stop_at=150)
+    assert step_directories(finished)[0].name == "step-0000000150"
+    assert (finished / "checkpoints" / "latest").resolve().name == "step-0000000150"
+    resume_to(finished)
+    assert final_fingerprint(finished) == final_fingerprint(whole_run("dqn"))
 
 
-def test_a_log_that_lost_lines_is_said_and_not_filled_up(tmp_path: Path) -> None:
+def test_a_log_that_lost_lines_causes_a_warning_and_is_not_padded(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train_to(tiny_config("dqn", output_dir=str(run)), stop_at=150)
     (run / "metrics.jsonl").write_text("")
@@ -189,18 +213,16 @@ def test_a_log_that_lost_lines_is_said_and_not_filled_up(tmp_path: Path) -> None
     assert b"\0" not in (run / "metrics.jsonl").read_bytes()
 
 
-def test_the_best_checkpoint_cannot_be_resumed_and_changes_nothing(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    train_to(tiny_config("dqn", output_dir=str(run)))
-    config = (run / "config.yaml").read_text()
+def test_the_best_checkpoint_cannot_be_resumed_and_the_run_stays_as_it_is(finished: Path) -> None:
+    config = (finished / "config.yaml").read_text()
     with pytest.raises(CheckpointError, match="only the policy"):
-        resume_training(run / "checkpoints" / "best", total_timesteps=999, warn=no_warning)
-    assert (run / "config.yaml").read_text() == config
+        resume_training(finished / "checkpoints" / "best", total_timesteps=999, warn=no_warning)
+    assert (finished / "config.yaml").read_text() == config
 
 
 def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(algo: str, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        train_to(tiny_config(algo, seed=seed, output_dir=str(tmp_path / name)))
+        train_to(tiny_config(algo, seed=seed, total_timesteps=60, output_dir=str(tmp_path / name)))
     first, second, other = (final_fingerprint(tmp_path / name) for name in "abc")
     assert first == second
     assert first["files"]["policy.safetensors"] != other["files"]["policy.safetensors"]
@@ -208,27 +230,32 @@ def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(algo: str, tmp_
 
 def test_evaluation_and_logging_do_not_disturb_training(algo: str, tmp_path: Path) -> None:
     busy, calm = tmp_path / "busy", tmp_path / "calm"
-    train_to(tiny_config(algo, output_dir=str(busy), log={"interval": 1}, eval={"interval": 10, "final_episodes": 1}))
-    train_to(tiny_config(algo, output_dir=str(calm), log={"interval": 1000}, eval={"interval": 0, "final_episodes": 1}))
-    mine, theirs = final_fingerprint(busy)["files"], final_fingerprint(calm)["files"]
+    for run, log, evaluations in ((busy, 1, 20), (calm, 1000, 0)):
+        values = {
+            "log": {"interval": log},
+            "eval": {"interval": evaluations, "episodes": 1, "final_episodes": 1, "num_envs": 1},
+        }
+        train_to(tiny_config(algo, total_timesteps=80, output_dir=str(run), **values))
+    first, second = final_fingerprint(busy)["files"], final_fingerprint(calm)["files"]
     for name in ("policy.safetensors", "training.safetensors", "replay.safetensors"):
-        assert mine.get(name) == theirs.get(name)
+        assert first.get(name) == second.get(name)
 
 
-@pytest.mark.parametrize("algo", ["dqn", "drqn", "r2d2"])
-def test_without_replay_resume_says_so_and_refills(algo: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("algo", OFF_POLICY)
+def test_resume_without_a_replay_warns_and_refills_it(algo: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     checkpoint = {"interval": 70, "replay_every": 0}
-    train_to(tiny_config(algo, output_dir=str(run), checkpoint=checkpoint), stop_at=150)
-    said: list[str] = []
-    trainer = resume_training(run, warn=said.append)
+    values: dict[str, Any] = {**env_of_tests(algo, "Counting"), "total_timesteps": 160, "checkpoint": checkpoint}
+    train_to(tiny_config(algo, **values, output_dir=str(run)), stop_at=70)
+    warned: list[str] = []
+    trainer = resume_training(run, warn=warned.append)
     before = trainer.learner.updates
-    trainer.train(165)
+    trainer.train(85)
     assert trainer.learner.updates == before  # the empty replay is filled first
-    trainer.train(240)
+    trainer.train(160)
     assert trainer.learner.updates > before
     trainer.close()
-    assert any("holds no replay" in message for message in said)
+    assert any("holds no replay" in message for message in warned)
 
 
 def test_the_replay_goes_into_every_kth_checkpoint(tmp_path: Path) -> None:
@@ -240,7 +267,7 @@ def test_the_replay_goes_into_every_kth_checkpoint(tmp_path: Path) -> None:
     assert (newest / "replay.safetensors").exists()  # the one written when the run stopped
     assert not (parted / "checkpoints" / "step-0000000060" / "replay.safetensors").exists()
     assert others
-    # as if killed after the second one was written: the newest with a replay is the one to go on from
+    # as if killed after the second one was written: the run continues from the newest with a replay
     for path in step_directories(parted):
         if path.name > "step-0000000060":
             path.rename(tmp_path / path.name)
@@ -251,32 +278,28 @@ def test_the_replay_goes_into_every_kth_checkpoint(tmp_path: Path) -> None:
     assert final_fingerprint(parted) == final_fingerprint(whole)
 
 
-def test_a_non_deterministic_environment_is_said_and_training_goes_on(algo: str, tmp_path: Path) -> None:
+def test_a_non_deterministic_environment_causes_a_warning_and_training_continues(algo: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train_to(tiny_config(algo, **env_of_tests(algo, "Forgetful"), output_dir=str(run)), stop_at=100)
+    train_to(tiny_config(algo, **env_of_tests(algo, "Forgetful"), total_timesteps=100, output_dir=str(run)), stop_at=50)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer = resume_to(run)
-    assert trainer.env_steps == 240
+    assert trainer.env_steps == 100
     assert any(issubclass(item.category, NonDeterministicEnvironment) for item in caught)
 
 
 @pytest.mark.parametrize("fault", ["raise", "nan", "reset"])
-def test_a_run_with_a_fault_is_saved_and_goes_on_when_mended(algo: str, fault: str, tmp_path: Path) -> None:
+def test_a_run_with_a_fault_is_saved_and_continues_once_it_is_fixed(
+    algo: str, fault: str, whole_run: WholeRun, tmp_path: Path
+) -> None:
     if fault == "nan" and "vector" not in get_algorithm(algo).observations:
-        pytest.skip("no byte is not a number")
+        pytest.skip("bytes are always finite")
     mended = tmp_path / "mended"
-    runs = {}
-    for name, path in (("broken", str(mended)), ("sound", str(tmp_path))):  # the second file exists: never faulty
-        runs[name] = tiny_config(
-            algo,
-            **env_of_tests(algo, "Faulty"),
-            env_kwargs={"fault": fault, "mended": path},
-            num_envs=2,
-            output_dir=str(tmp_path / name),
-        )
-    train_to(runs["sound"])
-    trainer = start_training(runs["broken"], command="test")
+    values: dict[str, Any] = {**env_of_tests(algo, "Faulty"), "num_envs": 2, "total_timesteps": 100}
+    sound_run = whole_run(algo, **values, env_kwargs={"mended": "/"})  # the file exists: never faulty
+    env_kwargs = {"fault": fault, "mended": str(mended)}
+    config = tiny_config(algo, **values, env_kwargs=env_kwargs, output_dir=str(tmp_path / "broken"))
+    trainer = start_training(config, command="test")
     with pytest.raises(EnvironmentFault, match="rl-training resume") as caught:
         trainer.train()
     trainer.close()
@@ -285,17 +308,15 @@ def test_a_run_with_a_fault_is_saved_and_goes_on_when_mended(algo: str, fault: s
     assert str(caught.value.episode_seed) in reports[0].read_text()
     mended.touch()
     resume_to(tmp_path / "broken")
-    broken, sound = final_fingerprint(tmp_path / "broken"), final_fingerprint(tmp_path / "sound")
+    broken, sound = final_fingerprint(tmp_path / "broken"), final_fingerprint(sound_run)
     assert broken["metrics"] == sound["metrics"]
     for name in ("policy.safetensors", "training.safetensors", "replay.safetensors", "training.json"):
         assert broken["files"].get(name) == sound["files"].get(name)
 
 
-def test_a_smaller_total_is_refused(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    train_to(tiny_config("dqn", output_dir=str(run)))
+def test_a_smaller_total_is_refused(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="already at step 240"):
-        resume_training(run, total_timesteps=100, warn=no_warning)
+        resume_training(finished, total_timesteps=100, warn=no_warning)
     with pytest.raises(CheckpointError, match="no run"):
         resume_training(tmp_path / "nothing", warn=no_warning)
 

@@ -118,7 +118,7 @@ def check_memory(rollouts: list[Rollout]) -> None:
 
 
 @pytest.mark.parametrize("algo", ON_POLICY)
-def test_an_episode_that_cannot_go_on_counts_as_truncated(algo: str) -> None:
+def test_an_episode_that_cannot_continue_counts_as_truncated(algo: str) -> None:
     trainer = Trainer(tiny_config(algo, num_envs=2))
     trainer.train(10)
     learner = trainer.learner
@@ -127,6 +127,6 @@ def test_an_episode_that_cannot_go_on_counts_as_truncated(algo: str) -> None:
     rollout = learner.rollout.rollout()
     assert rollout.truncated[-1].tolist() == [False, True]
     assert not rollout.terminated.any()
-    for array in learner.rollout._carry:
+    for array in learner.rollout.whole().carry:
         assert not array[len(learner.rollout), 1].any()
         assert array[len(learner.rollout), 0].any()

@@ -43,14 +43,15 @@ def test_discrete_actions_are_refused_by_name() -> None:
 
 
 def test_sac_learns_a_trivial_task() -> None:
-    """Walking home against noise: always heading home gives -13.8; at random or still -28; running away -23.6."""
+    """A walk against noise. Means over 1500 episodes: always heading home -13.5, standing still -34.5, at random -43.9."""
     config = tiny_config(
         "sac",
         env_id="rl_training_test_envs:RandomWalkContinuous-v0",
-        total_timesteps=3000,
+        env_kwargs={"limit": 100.0},
+        total_timesteps=1500,
         eval={"interval": 0, "final_episodes": 50, "num_envs": 10},
         algo_kwargs={"hidden_sizes": [32, 32], "learning_rate": 3e-3, "batch_size": 64, "buffer_size": 3000, "gamma": 0.9},
     )
     result = Trainer(config).train()
     assert result.evaluation is not None
-    assert result.evaluation.mean_return > -17
+    assert result.evaluation.mean_return > -20

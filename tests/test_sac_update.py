@@ -70,7 +70,7 @@ def test_the_density_is_finite_far_out(u: float) -> None:
     assert float(gradient) == pytest.approx(2.0 * np.sign(u), rel=1e-5)
 
 
-def test_a_sample_has_the_density_it_says() -> None:
+def test_a_sample_has_the_density_it_reports() -> None:
     mean, log_std, noise = torch.tensor([[0.3, -1.0]]), torch.tensor([[-0.5, 0.2]]), torch.tensor([[1.2, -0.7]])
     action, log_prob = squashed_sample(mean, log_std, noise)
     u = mean + log_std.exp() * noise
@@ -198,14 +198,14 @@ def test_an_update_follows_the_paper_step_by_step() -> None:
         torch.autograd.backward((log_alpha.exp() * (-log_prob.detach() + 2.0)).mean())
         alpha_adam.step()
         with torch.no_grad():
-            for mine, online in zip(target.parameters(), network.critic.parameters(), strict=True):
-                mine.lerp_(online, 0.1)
+            for parameter, online in zip(target.parameters(), network.critic.parameters(), strict=True):
+                parameter.lerp_(online, 0.1)
         result = algorithm.update(batch)
     for name, value in algorithm.policy.network.state_dict().items():
         torch.testing.assert_close(value, network.state_dict()[name], rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(algorithm.alpha, log_alpha.detach().exp())
-    for mine, theirs in zip(algorithm.target.parameters(), target.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+    for found, expected in zip(algorithm.target.parameters(), target.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     names = {"critic_loss", "actor_loss", "q_value_mean", "target_q_mean", "entropy_term", "log_prob_mean", "alpha"}
     assert set(result.metrics) == names
     assert algorithm.updates == 4

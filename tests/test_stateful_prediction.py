@@ -28,7 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "r2d2 on images": ("r2d2", {"previous_inputs": True, "frame_stack": 3, "cnn_layers": [[4, 8, 4], [4, 3, 2]]}),
     "recurrent_ppo": ("recurrent_ppo", {}),
 }
-#: CartPole's rewards are all alike; here they tell something, and actions begin at 5
+#: CartPole's rewards are all alike; here they differ, and actions begin at 5
 ENV = "rl_training_test_envs:OffsetActions-v0"
 IMAGES = "rl_training_test_envs:ImageWalk-v0"
 
@@ -132,7 +132,7 @@ def test_the_exported_step(trained: tuple[Path, list[Line]], tmp_path: Path) -> 
         state = {name: found[f"next_{name}"] for name in module.state_names}
 
 
-def test_a_policy_that_remembers_rewards_must_be_told_them(trained: tuple[Path, list[Line]]) -> None:
+def test_a_policy_that_remembers_rewards_must_be_given_them(trained: tuple[Path, list[Line]]) -> None:
     run, lines = trained
     agent = load_agent(run)
     _, state = agent.predict(lines[0].obs)
@@ -144,7 +144,7 @@ def test_a_policy_that_remembers_rewards_must_be_told_them(trained: tuple[Path, 
         agent.predict(lines[1].obs, state)
 
 
-def test_only_rows_that_go_on_need_a_reward(trained: tuple[Path, list[Line]]) -> None:
+def test_only_rows_that_continue_need_a_reward(trained: tuple[Path, list[Line]]) -> None:
     run, lines = trained
     agent = load_agent(run)
     if not agent.policy.takes_reward:
@@ -154,8 +154,8 @@ def test_only_rows_that_go_on_need_a_reward(trained: tuple[Path, list[Line]]) ->
     _, state = agent.predict(obs)
     _, found = agent.predict(obs, state, episode_start=starts, reward=rewards)
     _, expected = agent.predict(obs, state, episode_start=starts, reward=[0.0, 0.5])
-    for mine, theirs in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    for first, second in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(first, second)
     with pytest.raises(ObservationError, match="takes rewards as inputs"):
         agent.predict(obs, state, episode_start=starts, reward=[0.5, None])
 
@@ -169,8 +169,8 @@ def test_a_state_of_another_number_of_rows_is_refused(
     _, state = agent.predict(obs[:2])
     with pytest.raises(ObservationError, match="state has 2 rows, but there are 3 observations"):
         agent.predict(obs[2:], state, reward=0.0)
-    anew, _ = agent.predict(obs[2:], state, episode_start=True)
-    assert anew.tolist() == agent.predict(obs[2:])[0].tolist()
+    restarted, _ = agent.predict(obs[2:], state, episode_start=True)
+    assert restarted.tolist() == agent.predict(obs[2:])[0].tolist()
     texts = [json.dumps(obs[:2].tolist()), json.dumps({"obs": obs[2:].tolist(), "reward": 0.0})]
     (tmp_path / "lines.jsonl").write_text("\n".join(texts))
     assert main(["predict", str(run), "--obs", str(tmp_path / "lines.jsonl")]) == 2

@@ -112,8 +112,8 @@ def test_a_tree_rebuilt_from_its_leaves_is_the_same_bit_for_bit(capacity: int) -
     rebuilt.set(np.arange(capacity), 1.0)  # must leave nothing behind
     rebuilt.load(saved)
     assert rebuilt.total == tree.total
-    for mine, theirs in zip(rebuilt._layers, tree._layers, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    for found, expected in zip(rebuilt._layers, tree._layers, strict=True):
+        np.testing.assert_array_equal(found, expected)
     points = rng.random(500) * tree.total
     np.testing.assert_array_equal(rebuilt.sample(points), tree.sample(points))
 

@@ -1,0 +1,23 @@
+"""Looking at everything that a replay of episodes holds."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.data.episode_rings import EpisodeRings
+from rl_training.types import Array
+
+
+def held_slots(buffer: EpisodeRings) -> NDArray[np.int64]:
+    """Where the items that can be sampled begin: one environment after the other, oldest first.
+
+    A look inside, the only one: ``sample`` gives items at random, and tests compare all of them.
+    """
+    return buffer._slots_of(np.arange(len(buffer)))
+
+
+def priorities_of(buffer: EpisodeRings) -> Array:
+    """The stored priorities, slot by slot; 0 where nothing can be sampled."""
+    saved: Array = buffer.state_dict()["priorities"]["priorities"]
+    return saved
