@@ -128,13 +128,13 @@ class World:
 
     def expected(self) -> dict[int, tuple[Any, ...]]:
         """By action, which numbers all steps: the newest complete windows of which every frame is still in the ring."""
-        found = {}
+        found, ring = {}, self.buffer.state_dict()["fits"]["slots"]
         for index, env in enumerate(self.envs):
             share = self.buffer.capacity // len(self.envs) + (index < self.buffer.capacity % len(self.envs))
             windows = [(t, env.window(t, self.buffer.n_step)) for t in range(len(env.rows))]
             complete = [(t, window) for t, window in windows if window is not None]
             for t, (reward, following, discount) in complete[-share:]:
-                if env.rows[t]["oldest_slot"] >= env.slots - self.buffer._slots:
+                if env.rows[t]["oldest_slot"] >= env.slots - ring:
                     stacks = [self.stack_of(numbers).tolist() for numbers in (env.rows[t]["obs"], following)]
                     row = (stacks[0], reward, stacks[1], discount, self.mask_of(following).tolist())
                     found[t * len(self.envs) + index] = row

@@ -174,9 +174,9 @@ def test_burn_in_carries_no_gradient_but_counts() -> None:
 def test_each_network_burns_in_with_its_own_weights() -> None:
     algorithm = make_algorithm(R2D2, n_step=2, sequence_length=5, burn_in=3)
     batch = sample(make_world(algorithm).run(80))
-    found, expected = (algorithm._begin(network, batch) for network in (algorithm.policy.network, algorithm.target))
+    online, target = (algorithm._begin(network, batch) for network in (algorithm.policy.network, algorithm.target))
     assert batch.has_burn_in is not None
-    for a, b, stored in zip(found, expected, batch.state, strict=True):
+    for a, b, stored in zip(online, target, batch.state, strict=True):
         differs = (a != b).flatten(1).any(dim=1)
         assert torch.equal(differs, batch.has_burn_in)
         assert torch.equal(a[~differs], stored[~differs])
