@@ -307,7 +307,7 @@ def test_the_examples_of_help_can_be_parsed(capsys: pytest.CaptureFixture[str]) 
             make_parser().parse_args(arguments)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["list"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]], ids=" ".join)
 def test_the_first_answer_needs_no_torch(arguments: list[str], tmp_path: Path) -> None:
     slow = ("torch", "gymnasium", "matplotlib", "onnx", "rich", "tensorboardX")
     code = (
@@ -316,7 +316,7 @@ def test_the_first_answer_needs_no_torch(arguments: list[str], tmp_path: Path) -
         f"print('imported:', [name for name in {slow!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "rl-training" in done.stdout or "algorithms:" in done.stdout
+    assert "rl-training" in done.stdout
     assert "imported: []" in done.stdout
 
 

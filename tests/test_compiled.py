@@ -236,12 +236,12 @@ def test_auto_compiles_from_the_break_even_on(algo: str, monkeypatch: pytest.Mon
     asked: list[bool] = []
     monkeypatch.setattr(type(trainer.learner), "compile", lambda self: asked.append(True))
     for enough in (updates + 1, updates):
-        monkeypatch.setattr(type(trainer.algorithm), "compile_repaid_after", lambda self, enough=enough: enough)
+        monkeypatch.setattr(compilation, "repaid_after", lambda *_, enough=enough: enough)
         noted = Noted()
-        compilation = Compilation(config, trainer.algorithm, trainer.learner, trainer.timer)
-        compilation.begin(config, noted, StopRequest())
-        assert compilation.in_force == (can and enough == updates)
-        assert len(asked) == bool(compilation.in_force)
+        decision = Compilation(config, trainer.algorithm, trainer.learner, trainer.timer)
+        decision.begin(config, noted, StopRequest())
+        assert decision.in_force == (can and enough == updates)
+        assert len(asked) == bool(decision.in_force)
         assert any("compile: auto is" in line for line in noted.lines) == can
 
 

@@ -17,6 +17,7 @@ from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer
 from rl_training.models import MLP, NatureCNN, NoisyLinear, ValueHead
 from rl_training.models.noisy import noisy_layers
 from rl_training.runtime.export import export_policy
+from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.trainer import Trainer
 from rl_training.types import TransitionBatch, Transitions
 
@@ -251,10 +252,12 @@ class NotesBeta:
 @pytest.mark.parametrize(("steps", "expected"), [(200, [0.4, 0.7, 1.0, 1.0]), (0, [0.4] * 4)])
 def test_the_correction_becomes_complete_or_stays(algo: str, steps: int, expected: list[float]) -> None:
     settings = {"prioritized": True, "priority_beta": 0.4, "priority_beta_steps": steps}
-    algorithm: Any = Trainer(tiny_config(algo, algo_kwargs=settings_of(algo, settings))).algorithm
-    buffer = NotesBeta()
+    learner = Trainer(tiny_config(algo, algo_kwargs=settings_of(algo, settings))).learner
+    assert isinstance(learner, OffPolicyLearner)
+    buffer: Any = NotesBeta()
+    learner.replay.buffer = buffer
     for env_steps in (0, 100, 200, 10_000):
-        algorithm.sample(buffer, env_steps)
+        learner.replay.sample(env_steps)
     assert buffer.noted == pytest.approx(expected)
 
 
