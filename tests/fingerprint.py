@@ -19,11 +19,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from conftest import ALGORITHMS, config_fields, metrics_without_time, settings_of, tiny_values
+from conftest import ALGORITHMS, metrics_without_time, settings_of, tiny_values
 from safetensors.numpy import load_file
 
 from rl_training.experiment.config import resolve_config
+from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.sessions import start_training
+from rl_training.runtime.trainer import Trainer
 
 OPTIONS = {
     "n_step": 3,
@@ -60,11 +62,18 @@ OPTIONS = {
 }
 
 
+def can_be_compiled(algo: str) -> bool:
+    """Whether the update of a tiny run has a compiled form."""
+    trainer = Trainer(resolve_config(tiny_values(algo)))
+    trainer.close()
+    return trainer.algorithm.why_not_compiled() is None
+
+
 def cases(compiled: bool) -> dict[str, dict[str, Any]]:
     """Configs by name."""
     chosen: dict[str, dict[str, Any]] = {}
     for algo in ALGORITHMS:
-        modes = ["off", "on"] if compiled and algo in ("dqn", "qr_dqn", "c51", "sac", "ppo") else ["off"]
+        modes = ["off", "on"] if compiled and can_be_compiled(algo) else ["off"]
         for mode in modes:
             name = f"{algo}{' compiled' if mode == 'on' else ''}"
             common: dict[str, Any] = {"compile": mode, "log": {"interval": 7, "tensorboard": False}}
@@ -72,18 +81,18 @@ def cases(compiled: bool) -> dict[str, dict[str, Any]]:
             chosen[f"{name}, options"] = tiny_values(
                 algo, **common, num_envs=3, seed=11, algo_kwargs=settings_of(algo, OPTIONS)
             )
-        if "frame_stack" in config_fields(algo) or algo in ("ppo", "recurrent_ppo"):
+        discrete = "discrete" in get_algorithm(algo).actions
+        if discrete and "image" in get_algorithm(algo).observations:
             images = {"frame_stack": 3, "buffer_size": 90, "n_step": 2, "train_freq": 4, "cnn_layers": [[4, 8, 4]]}
-            if algo not in ("drq", "drqv2"):
-                chosen[f"{algo}, images"] = tiny_values(
-                    algo,
-                    env_id="rl_training_test_envs:ImageWalk-v0",
-                    num_envs=2,
-                    total_timesteps=100,
-                    log={"interval": 7, "tensorboard": False},
-                    algo_kwargs=settings_of(algo, images),
-                )
-        if algo not in ("sac", "drq", "drqv2"):
+            chosen[f"{algo}, images"] = tiny_values(
+                algo,
+                env_id="rl_training_test_envs:ImageWalk-v0",
+                num_envs=2,
+                total_timesteps=100,
+                log={"interval": 7, "tensorboard": False},
+                algo_kwargs=settings_of(algo, images),
+            )
+        if discrete:
             chosen[f"{algo}, masks"] = tiny_values(algo, env_id="rl_training_test_envs:Masked-v0", num_envs=2)
     chosen["ppo, kl"] = tiny_values("ppo", algo_kwargs={"target_kl": 0.001, "learning_rate": 0.01})
     chosen["ppo, continuous"] = tiny_values("ppo", env_id="Pendulum-v1", num_envs=2)
@@ -91,7 +100,7 @@ def cases(compiled: bool) -> dict[str, dict[str, Any]]:
 
 
 def fingerprint(values: dict[str, Any]) -> dict[str, Any]:
-    """Of one run."""
+    """The fingerprint of one run."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         trainer = start_training(resolve_config({**values, "output_dir": str(run)}), command="fingerprint")

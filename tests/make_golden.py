@@ -8,6 +8,7 @@ changes those of an earlier one.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 from conftest import ALGORITHMS, settings_of, tiny_config
 
 import rl_training
+from rl_training.api import load_agent
 from rl_training.experiment.run import step_directories
+from rl_training.runtime.export import random_observations
 from rl_training.runtime.sessions import start_training
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -54,6 +57,9 @@ def main() -> None:
         trainer.close()
         (run / ".lock").unlink()
         shutil.rmtree(run / "tensorboard", ignore_errors=True)
+        agent = load_agent(run)
+        actions, _ = agent.predict(random_observations(agent.policy.spec, 30))
+        (run / "expected_actions.json").write_text(json.dumps(actions.tolist()) + "\n", "utf-8")
         assert len(step_directories(run)) == 1
 
 

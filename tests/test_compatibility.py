@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -384,6 +386,19 @@ def test_mappings_that_are_data_are_taken_as_saved(name: str) -> None:
     initial = {"learner": {name: {"fresh": 0, "mine": {"state": 0, "inc": 5}}}}
     assert with_defaults(saved, initial) == saved
     assert with_defaults({"learner": {}}, initial) == initial
+
+
+@pytest.mark.parametrize("place", ["env_steps", "streams", "learner.algorithm.targets"])
+def test_what_no_fresh_object_can_stand_in_for_must_be_there(place: str) -> None:
+    *outer, last = place.split(".")
+    initial: dict[str, Any] = {"env_steps": 0, "streams": {}, "learner": {"algorithm": {"targets": {}, "held": {}}}}
+    saved = copy.deepcopy(initial)
+    inner = saved
+    for key in outer:
+        inner = inner[key]
+    del inner[last]
+    with pytest.raises(CheckpointError, match=rf"lacks '{re.escape(place)}', without which the run cannot be continued"):
+        with_defaults(saved, initial)
 
 
 def test_an_unknown_key_is_refused_for_what_it_says_would_be_lost() -> None:

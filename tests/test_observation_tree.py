@@ -20,7 +20,7 @@ from rl_training.types import ObservationLeaf, ObservationSpec
 
 VECTOR = ObservationLeaf("vector", (6,), (2, 3), path=("pose",))
 ONE_HOT = ObservationLeaf("one_hot", (5,), (2,), sizes=(2, 3), starts=(0, 7), path=("inner", 1))
-CAMERA = ObservationLeaf("image", (3, 12, 10), (3, 12, 10), path=("inner", 0))
+CAMERA = ObservationLeaf("image", (3, 13, 11), (3, 13, 11), path=("inner", 0))  # 429 bytes: no multiple of 4
 SMALL_CNN = ((4, 3, 2),)
 
 
@@ -28,7 +28,7 @@ def raw_batch(rng: np.random.Generator, batch: int) -> dict[str, Any]:
     return {
         "pose": rng.standard_normal((batch, 2, 3)),
         "inner": (
-            rng.integers(0, 256, (batch, 3, 12, 10)).astype(np.uint8),
+            rng.integers(0, 256, (batch, 3, 13, 11)).astype(np.uint8),
             np.stack([rng.integers(0, 2, batch), rng.integers(7, 10, batch)], axis=1),
         ),
     }
@@ -51,9 +51,9 @@ def test_the_kind_follows_from_the_leaves() -> None:
     assert ObservationSpec((VECTOR, ONE_HOT)).kind == "vector"
     assert ObservationSpec((VECTOR, ONE_HOT)).shape == (11,)
     assert ObservationSpec((CAMERA,)).kind == "image"
-    assert ObservationSpec((CAMERA,)).shape == (3, 12, 10)
+    assert ObservationSpec((CAMERA,)).shape == (3, 13, 11)
     mixed = ObservationSpec((VECTOR, CAMERA))
-    assert (mixed.kind, mixed.shape, mixed.dtype) == ("mixed", (6 * 4 + 360,), np.uint8)
+    assert (mixed.kind, mixed.shape, mixed.dtype) == ("mixed", (6 * 4 + 429,), np.uint8)
 
 
 def test_the_maker_takes_the_simplest_encoder_that_fits() -> None:

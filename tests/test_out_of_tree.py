@@ -144,3 +144,43 @@ def test_a_wrong_path_is_one_sentence(algo: str, expected: str, installed: dict[
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def announce(site: Path, package: str, entry: str, source: str) -> None:
+    """Puts a package with an entry point where Python finds installed ones."""
+    (site / f"{package}.py").write_text(source)
+    info = site / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[rl_training.algorithms]\n{entry}\n")
+
+
+def test_a_broken_or_clashing_package_leaves_the_others_alone(tmp_path: Path) -> None:
+    announce(tmp_path, "broken_algos", "broken = broken_algos:Broken", "raise RuntimeError('it needs a licence')")
+    clash = "from rl_training.algorithms.dqn import DQN as Ours\n\nclass DQN(Ours):\n    name = 'dqn2'\n    summary = 'x'\n"
+    announce(tmp_path, "clashing_algos", "dqn2 = clashing_algos:DQN", clash)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
+    listed = run(env, "list")
+    assert listed.returncode == 0
+    assert "Traceback" not in listed.stderr
+    assert "RuntimeError: it needs a licence" in listed.stderr
+    assert "use algo: clashing_algos:DQN" in listed.stderr
+    assert "dqn2" not in listed.stdout
+    code = (
+        "import rl_training; from rl_training.algorithms.dqn import DQN; assert rl_training.DQN.algorithm_class is DQN; "
+        "import clashing_algos; print(rl_training.managed('clashing_algos:DQN') is rl_training.managed(clashing_algos.DQN))"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["True"], done.stderr  # and without a warning: nothing had to be searched
+
+
+def test_a_package_that_imports_from_ours_while_it_is_imported_is_found(tmp_path: Path) -> None:
+    source = (
+        "from rl_training import load_agent, DQN\nfrom rl_training.algorithms.dqn import DQN as Ours\n\n"
+        "class Late(Ours):\n    name = 'late'\n    summary = 'x'\n"
+    )
+    announce(tmp_path, "late_algos", "late = late_algos:Late", source)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
+    code = "import late_algos, rl_training; print(rl_training.Late.algorithm_class is late_algos.Late)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["True"], done.stderr

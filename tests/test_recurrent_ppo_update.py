@@ -213,6 +213,7 @@ def test_acting_follows_every_update() -> None:
     algorithm = make_ppo(learning_rate=0.1, normalize_observations=True)
     rollout = act_and_store(algorithm.policy, steps=12, num_envs=3)
     algorithm.update(rollout)
-    network: Any = algorithm.policy.network
     obs, carry = flat(rollout.obs)[:5], algorithm.policy.initial_carry(5)
-    assert network._torch_step(obs, carry)[0].argmax(1).tolist() == algorithm.policy.act(obs, carry).action.tolist()
+    with torch.no_grad():
+        output, _ = algorithm.policy.network.action_step(torch.from_numpy(obs), *map(torch.from_numpy, carry[:2]))
+    assert output.argmax(1).tolist() == algorithm.policy.act(obs, carry).action.tolist()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> type[ManagedAlgorithm]:
-    # A module of this package that is not imported yet is none of its names.
+    # A module of this package that is not imported yet is not an exported name.
     is_module = any(module.name == name for module in pkgutil.iter_modules(__path__))
     if is_module or (name.startswith("_") and name != "__all__"):
         raise AttributeError(f"module 'rl_training' has no attribute '{name}'")

@@ -99,7 +99,7 @@ class Algorithm(ABC, Generic[ConfigT, InputT]):
 
     def why_not_compiled(self) -> str | None:
         """Why the update cannot be compiled into one graph; None if it can."""
-        return None
+        return self.updater.why_not_compiled()
 
     @abstractmethod
     def compile(self, example: InputT) -> None:

@@ -226,7 +226,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
             for name, sample in outcome.metrics.items():
                 samples.setdefault(name, []).append(sample)
         self.policy.network.encoder.observe(flat(rollout.obs))  # type: ignore[operator,union-attr]
-        measured = {name: torch.cat(parts) for name, parts in samples.items()}
+        measured = {name: torch.cat([part.reshape(-1) for part in parts]) for name, parts in samples.items()}
         unexplained = torch.as_tensor(np.var(advantage) / max(float(np.var(target)), 1e-12))
         return UpdateResult({**measured, "explained_variance": 1.0 - unexplained})
 

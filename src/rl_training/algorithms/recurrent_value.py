@@ -36,7 +36,7 @@ class RecurrentValueConfig(QLearningConfig):
     recurrent_cell: Cell = Field("lstm", description="lstm or gru; the lstm_* settings are those of either")
     lstm_size: Positive = Field(64, description="width of the LSTM")
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
-    forget_bias: Number = Field(1.0, description="initial bias of the LSTM's forget gate; a larger one gives a longer memory")
+    forget_bias: Number = Field(1.0, description="initial forget-gate bias of the LSTM, for a longer memory; a GRU has none")
     hidden_sizes: tuple[Positive, ...] = Field((64,), description="widths of the hidden layers after the LSTM")
     huber_delta: PositiveNumber = Field(1.0, description="threshold of the Huber loss: TD errors beyond it count linearly")
 

@@ -25,7 +25,8 @@ from rl_training.schedules import Schedule
 from rl_training.types import State
 
 InputT = TypeVar("InputT")  # a NamedTuple; its tensors are the inputs of a compiled update
-#: inputs of a loss other than its batch: scheduled values, random inputs, and metrics and kept values of earlier stages
+#: inputs of a loss other than its batch: scheduled values (floats; tensors when compiled), random inputs, and the metrics and
+#: kept values of earlier stages
 Known = Mapping[str, Any]
 NOTHING: Known = MappingProxyType({})
 
@@ -115,6 +116,13 @@ class Update(Generic[InputT]):
         self._held: dict[str, Mapping[str, Tensor]] = {}  # last metrics of the stages that are not due in every update
         self._compiled: dict[tuple[str, ...], _CompiledStages[InputT]] = {}
 
+    def why_not_compiled(self) -> str | None:
+        """The reason why these stages cannot be one graph; None if they can."""
+        for stage in self._stages:
+            if stage.stop is not None:
+                return f"its stage '{stage.name}' may stop between the loss and the step"
+        return None
+
     @property
     def stages(self) -> int:
         """The number of stages."""
@@ -167,10 +175,11 @@ class Update(Generic[InputT]):
     def compile(self, *examples: InputT) -> None:
         """Compiles every combination of stages that can be due together, for inputs shaped like each of the examples."""
         cycle = math.lcm(*(stage.every for stage in self._stages))
+        all_compiled: dict[tuple[str, ...], _CompiledStages[InputT]] = {}
         for number in range(1, cycle + 1):
             stages = [stage for stage in self._stages if number % stage.every == 0]
             key = tuple(stage.name for stage in stages)
-            if key not in self._compiled:
+            if key not in all_compiled:
                 compiled = _CompiledStages(stages, self._all_networks(), self._targets, self._schedules, examples[0])
                 for example in examples:
                     # Zeros, so that nothing is drawn; separate tensors, because one used twice would be traced as one input.
@@ -180,7 +189,8 @@ class Update(Generic[InputT]):
                         for name, draw in stage.draws.items()
                     }
                     compiled.prepare(example, draws)
-                self._compiled[key] = compiled
+                all_compiled[key] = compiled
+        self._compiled = all_compiled  # only now: an update is compiled in every combination or in none
 
     def _all_networks(self) -> list[tuple[nn.Module, Tensor]]:
         trained = [(stage.optimizer.module, stage.optimizer.parameters) for stage in self._stages]
@@ -236,7 +246,12 @@ def _descend(inputs: InputT, stage: Stage[InputT], known: Known) -> StageLoss | 
     if stage.stop is not None and stage.stop(output.metrics):
         return None
     stage.optimizer.step(output.loss, known["learning_rate"], output.share)
-    return output._replace(loss=output.loss.detach())
+    return StageLoss(output.loss.detach(), _detached(output.metrics), _detached(output.kept))
+
+
+def _detached(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Without the graph that led to them, so that later stages cannot reach back into it."""
+    return {name: tensor.detach() if tensor.requires_grad else tensor for name, tensor in tensors.items()}
 
 
 class _CompiledStages(Generic[InputT]):
@@ -315,7 +330,7 @@ class _CompiledStages(Generic[InputT]):
             fields[i] = tensor
         inputs = self._make_inputs(*fields)
         settings = dict(zip(self._settings, state["settings"], strict=True))
-        rate = settings.pop("learning_rate")
+        rate = settings["learning_rate"]
         known = {name: value.float() for name, value in settings.items()}
         known.update(zip(self._draws, tensors[split:], strict=True))
 

@@ -1,15 +1,18 @@
-"""The Python API: one managed class per algorithm."""
+"""The Python surface: one managed class per algorithm."""
+
+from typing import Any
 
 from rl_training.api import algorithms as _algorithms
-from rl_training.api.algorithms import ManagedAlgorithm, load_agent, managed
+from rl_training.api.algorithms import ManagedAlgorithm as ManagedAlgorithm
+from rl_training.api.algorithms import load_agent as load_agent
+from rl_training.api.algorithms import managed as managed
 
-__all__ = [*_algorithms.public_names(), "ManagedAlgorithm", "load_agent", "managed"]
 
-
-def __getattr__(name: str) -> type[ManagedAlgorithm]:
-    found: type[ManagedAlgorithm] = getattr(_algorithms, name)
-    return found
+def __getattr__(name: str) -> Any:
+    if name == "__all__":  # made when it is asked for, because it looks at all installed packages
+        return [*_algorithms.public_names(), "ManagedAlgorithm", "load_agent", "managed"]
+    return getattr(_algorithms, name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(__getattr__("__all__"))

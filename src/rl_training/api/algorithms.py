@@ -25,7 +25,7 @@ from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv, env_na
 from rl_training.errors import ConfigError, SpaceError, did_you_mean
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig, load_config_data, rename_old, resolve_config
-from rl_training.experiment.registry import AlgorithmClass, algorithms, get_algorithm, name_of
+from rl_training.experiment.registry import AlgorithmClass, algorithms, built_in, get_algorithm, name_of
 from rl_training.experiment.run import TRAINING_PARTS, Run
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
@@ -92,7 +92,7 @@ class ManagedAlgorithm:
     def from_config(cls, name_or_path: str, env: EnvLike | None = None, **settings: Any) -> Self:
         """An agent from a packaged config or a YAML file; ``settings`` override its values."""
         data = load_config_data(name_or_path)
-        if get_algorithm(str(data.get("algo"))) is not cls.algorithm_class:
+        if "algo" not in data or get_algorithm(str(data["algo"])) is not cls.algorithm_class:
             raise ConfigError(f"the config {name_or_path} is for '{data.get('algo')}', not for {cls.algo_name}")
         sorted_settings = cls._sort(settings)
         algo_kwargs = {**(data.get("algo_kwargs") or {}), **sorted_settings.pop("algo_kwargs")}
@@ -276,27 +276,30 @@ def _require_spaces(policy: Policy, spec: SpaceSpec) -> None:
         raise SpaceError("the spaces of the environment differ from those that the policy was trained with")
 
 
-@functools.cache
 def managed(algorithm: str | AlgorithmClass) -> type[ManagedAlgorithm]:
-    """The managed class of an algorithm, given by its name, its ``module:Class`` path or its class."""
-    algorithm_class = get_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
-    name = algorithm if isinstance(algorithm, str) else name_of(algorithm)
-    doc = f"{algorithm_class.__doc__}\n\nThe agent whose updates are made by ``{algorithm_class.__module__}``."
-    members = {"algo_name": name, "algorithm_class": algorithm_class, "__doc__": doc, "__module__": __name__}
-    return type(algorithm_class.public_name, (ManagedAlgorithm,), members)
+    """The managed class of an algorithm, which is given by its name, its ``module:Class`` path, or as a class."""
+    return _managed(get_algorithm(algorithm) if isinstance(algorithm, str) else algorithm)
 
 
-def public_names() -> dict[str, str]:
-    """The managed classes of all registered algorithms: public name -> name of the algorithm."""
-    return {algorithm.public_name: name for name, algorithm in algorithms().items()}
+@functools.cache
+def _managed(algorithm: AlgorithmClass) -> type[ManagedAlgorithm]:
+    doc = f"{algorithm.__doc__}\n\nThe agent whose updates are made by ``{algorithm.__module__}.{algorithm.__name__}``."
+    members = {"algo_name": name_of(algorithm), "algorithm_class": algorithm, "__doc__": doc, "__module__": __name__}
+    return type(algorithm.public_name, (ManagedAlgorithm,), members)
+
+
+def public_names() -> list[str]:
+    """The names of the managed classes of all registered algorithms."""
+    return [algorithm.public_name for algorithm in algorithms().values()]
 
 
 def __getattr__(name: str) -> type[ManagedAlgorithm]:
-    """One managed class per registered algorithm, made when it is first used."""
-    names = {} if name.startswith("_") else public_names()
-    if name not in names:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return managed(names[name])
+    """One managed class per registered algorithm, made when it is first used. Installed packages are searched last."""
+    for search in () if name.startswith("_") else (built_in, algorithms):
+        for algorithm in search().values():
+            if algorithm.public_name == name:
+                return _managed(algorithm)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 def load_agent(path: str | Path, env: EnvLike | None = None) -> ManagedAlgorithm:

@@ -62,8 +62,8 @@ class PeerAgent:
         )
         return [float(value) for value in returns]
 
-    def learn(self, total: int, every: int, judge: Callable[[int], bool]) -> int:
-        """Trains, asking ``judge`` every ``every`` env steps whether to continue. Returns the env steps taken."""
+    def learn(self, total: int, every: int, keep_going: Callable[[int], bool]) -> int:
+        """Trains, asking ``keep_going`` every ``every`` env steps whether to continue. Returns the env steps taken."""
         due = every if every > 0 else total + 1
 
         def on_step(*_: Any) -> bool:
@@ -71,7 +71,7 @@ class PeerAgent:
             if self.model.num_timesteps < due:
                 return True
             due += every
-            return judge(self.model.num_timesteps)
+            return keep_going(self.model.num_timesteps)
 
         self.model.learn(total, callback=on_step, log_interval=total)
         return int(self.model.num_timesteps)
@@ -112,14 +112,14 @@ def train_peer(job: Job) -> None:
     began = cpu_seconds()
     with (job.path / METRICS_FILE).open("w", encoding="utf-8") as log:
 
-        def judge(step: int) -> bool:
+        def keep_going(step: int) -> bool:
             mean = float(np.mean(agent.evaluate(config.eval.episodes)))
             seconds = round(cpu_seconds() - began, 3)
             log.write(json.dumps({"kind": "eval", "step": step, "return_mean": mean, "time/cpu_seconds": seconds}) + "\n")
             log.flush()
             return True
 
-        steps = agent.learn(config.total_timesteps, config.eval.interval, judge)
+        steps = agent.learn(config.total_timesteps, config.eval.interval, keep_going)
         seconds = round(cpu_seconds() - began, 3)
         log.write(json.dumps({"kind": "train", "step": steps, "time/cpu_seconds": seconds}) + "\n")
     returns = agent.evaluate(config.eval.final_episodes)

@@ -117,6 +117,20 @@ class Replay(Generic[BatchT]):
         if batch.indices is not None:
             self.buffer.update_priorities(batch.indices, priorities)
 
+    def state_dict(self) -> State:
+        """What is stored."""
+        return self.buffer.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self.buffer.load_state_dict(state)
+
+    def open_state_dict(self) -> State:
+        """What is still being recorded, such as incomplete n-step windows."""
+        return self.recorder.state_dict()
+
+    def load_open_state_dict(self, state: State) -> None:
+        self.recorder.load_state_dict(state)
+
     def discard(self, env_index: int) -> None:
         """Drops the incomplete items of an environment whose episode cannot continue."""
         self.recorder.discard(env_index)

@@ -82,6 +82,7 @@ class RolloutBuffer:
         arrays = (self._obs, self._action, self._reward, self._next_obs, self._terminated, self._truncated)
         for array, value in zip(arrays, step, strict=False):
             array[t] = value
+        assert (action_mask is not None) == bool(self._mask.shape[2]), "the policy must pass on the action masks"
         if action_mask is not None:
             self._mask[t] = action_mask
         for stored, value in zip(self._carry_after, carry_after, strict=True):

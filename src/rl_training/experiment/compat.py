@@ -40,6 +40,21 @@ LAST_READERS: dict[tuple[str, int], str] = {}
 DATA_KEYS = frozenset({"streams", "metrics", "held", "columns"})
 
 
+#: Places in a training state that no fresh object can stand in for: without them a run would silently become another.
+REQUIRED = frozenset(
+    {
+        "env_steps",
+        "streams",
+        "collector",
+        "learner",
+        "learner.algorithm",
+        "learner.algorithm.updates",
+        "learner.algorithm.optimizers",
+        "learner.algorithm.targets",
+    }
+)
+
+
 def current_version(part: str) -> int:
     """The version that this package writes."""
     return SCHEMA_VERSION if part == CONTAINER else PART_VERSIONS.get(part, 1)
@@ -100,6 +115,9 @@ def _filled(saved: State, initial: State, where: str, place: str, written_by: ob
         raise IncompatibleError(
             f"{place} holds '{where}{unknown[0]}', which rl_training {__version__} does not know; {remedy}"
         )
+    absent = [key for key in initial if key not in saved and f"{where}{key}" in REQUIRED]
+    if absent:
+        raise CheckpointError(f"{place} lacks '{where}{absent[0]}', without which the run cannot be continued")
     filled = {**initial, **saved}
     for key, value in saved.items():
         if key not in DATA_KEYS and isinstance(value, dict) and isinstance(initial[key], dict):

@@ -31,37 +31,50 @@ def get_algorithm(name: str) -> AlgorithmClass:
         found = _declared_in(f"{package.__name__}.{name}").get(name)
         if found is not None:
             return found
-    known = algorithms()
+    known = built_in() if name in built_in() else algorithms()
     if name not in known:
         raise ConfigError(f"unknown algorithm '{name}'{did_you_mean(name, known)}")
     return known[name]
 
 
 @functools.cache
-def algorithms() -> dict[str, AlgorithmClass]:
-    """All algorithms by name: those of this package and those of installed packages."""
+def built_in() -> dict[str, AlgorithmClass]:
+    """The algorithms of this package, by name."""
     found: dict[str, AlgorithmClass] = {}
     for module in package.module_names():
-        found |= _declared_in(f"{package.__name__}.{module}")
+        for name, algorithm in _declared_in(f"{package.__name__}.{module}").items():
+            if name in found:
+                raise ConfigError(f"two algorithms are called '{name}': {found[name].__module__} and {algorithm.__module__}")
+            found[name] = algorithm
+    return dict(sorted(found.items()))
+
+
+def algorithms() -> dict[str, AlgorithmClass]:
+    """All algorithms by name: those of this package, then those that installed packages announce."""
+    found = dict(built_in())
+    public = {algorithm.public_name for algorithm in found.values()}
     for entry in metadata.entry_points(group=ENTRY_POINTS):
-        if entry.name in found:
+        try:
+            algorithm = _imported(entry.value, f"the entry point '{entry.name}'")
+        except ConfigError as error:  # one broken package must not make the others unusable
+            warnings.warn(str(error), stacklevel=2)
+            continue
+        if entry.name in found or algorithm.public_name in public:
             warnings.warn(
-                f"the algorithm '{entry.name}' of {entry.value} is ignored, because that name is already taken; use algo: "
-                f"{entry.value}",
+                f"the algorithm '{entry.name}' of {entry.value} is not registered, because its name or its class's name is "
+                f"taken; use algo: {entry.value}",
                 stacklevel=2,
             )
             continue
-        try:
-            found[entry.name] = _imported(entry.value, f"the entry point '{entry.name}'")
-        except ConfigError as error:  # one broken package must not make the others unusable
-            warnings.warn(str(error), stacklevel=2)
-    return dict(sorted(found.items()))
+        found[entry.name] = algorithm
+        public.add(algorithm.public_name)
+    return found
 
 
 def name_of(algorithm: AlgorithmClass) -> str:
     """The name of an algorithm in configs: its registered name, or else its ``module:Class`` path."""
     name = getattr(algorithm, "name", None)
-    if name is not None and algorithms().get(name) is algorithm:
+    if name is not None and (built_in().get(name) or algorithms().get(name)) is algorithm:
         return str(name)
     return f"{algorithm.__module__}:{algorithm.__qualname__}"
 
@@ -98,9 +111,10 @@ def _imported(path: str, what: str) -> AlgorithmClass:
     module_name, _, attribute = path.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, ValueError) as error:
+    except Exception as error:  # whatever somebody else's module raises
         raise ConfigError(
-            f"{what}: cannot import the module '{module_name}' ({error}); install its package, or run where Python finds it"
+            f"{what}: cannot import the module '{module_name}' ({type(error).__name__}: {error}); install its package, or run "
+            "where Python finds it"
         ) from error
     found = getattr(module, attribute, None)
     if found is None:

@@ -36,6 +36,7 @@ from rl_training.experiment.checkpoint import (
 from rl_training.experiment.compat import is_newer, naming_the_writer
 from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
 from rl_training.types import State
+from rl_training.version import __version__
 
 CONFIG_FILE = "config.yaml"
 METADATA_FILE = "metadata.json"
@@ -286,8 +287,8 @@ def _fresh_path(config: TrainConfig) -> Path:
 
 
 def _metadata(config: TrainConfig, command: str) -> dict[str, Any]:
-    versions = {}
-    for package in ("rl-training", "torch", "gymnasium", "numpy"):
+    versions = {"rl-training": __version__}
+    for package in ("torch", "gymnasium", "numpy"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return {

@@ -115,10 +115,13 @@ def unpack(spec: ObservationSpec, packed: Tensor) -> list[Tensor]:
     if spec.kind == "vector":
         return list(torch.split(packed, [leaf.shape[0] for leaf in spec.leaves], dim=1))
     parts = torch.split(packed, [leaf.nbytes for leaf in spec.leaves], dim=1)
-    return [
-        part.reshape(-1, *leaf.shape) if leaf.kind == "image" else part.contiguous().view(torch.float32)
-        for leaf, part in zip(spec.leaves, parts, strict=True)
-    ]
+    return [_from_bytes(leaf, part) for leaf, part in zip(spec.leaves, parts, strict=True)]
+
+
+def _from_bytes(leaf: ObservationLeaf, part: Tensor) -> Tensor:
+    if leaf.kind == "image":
+        return part.reshape(-1, *leaf.shape)
+    return part.clone(memory_format=torch.contiguous_format).view(torch.float32)  # a copy is aligned, a slice need not be
 
 
 def encode_observation(obs: Tensor, spec: ObservationSpec) -> Tensor:

@@ -1,4 +1,4 @@
-"""When a run is saved, what goes into a checkpoint, and how a run is put back to one."""
+"""When a run is saved, what goes into a checkpoint, and how a run is restored from one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Checkpointer:
             trainer.run.save(trainer.env_steps, parts, trainer.log.info(trainer.env_steps), best=True)
 
     def outdated(self) -> None:
-        """A checkpoint of this step does not hold everything any more."""
+        """Marks a checkpoint of this step as out of date."""
         self._saved_at = -1
 
     def save_to(self, path: Path) -> None:

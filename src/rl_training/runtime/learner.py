@@ -105,25 +105,25 @@ class OffPolicyLearner(Learner):
     def state_dict(self) -> State:
         return {
             **super().state_dict(),
-            "recorder": self.replay.recorder.state_dict(),
+            "recorder": self.replay.open_state_dict(),
             "learn_from": self._learn_from,
             "owed": self._due.owed,
         }
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        self.replay.recorder.load_state_dict(state["recorder"])
+        self.replay.load_open_state_dict(state["recorder"])
         self._learn_from = state["learn_from"]
         self._due.owed = state["owed"]
 
     def replay_state(self) -> State:
-        return self.replay.buffer.state_dict()
+        return self.replay.state_dict()
 
     def load_replay_state(self, state: State | None, env_steps: int) -> None:
         if state is None:  # start with an empty replay: no updates until it is as full as at the start of a run
             self._learn_from = env_steps + self.algorithm.config.learning_starts
         else:
-            self.replay.buffer.load_state_dict(state)
+            self.replay.load_state_dict(state)
 
 
 class OnPolicyLearner(Learner):
