@@ -166,12 +166,15 @@ def test_a_broken_or_clashing_package_leaves_the_others_alone(tmp_path: Path) ->
     assert "RuntimeError: it needs a licence" in listed.stderr
     assert "use algo: clashing_algos:DQN" in listed.stderr
     assert "dqn2" not in listed.stdout
-    code = (
-        "import rl_training; from rl_training.algorithms.dqn import DQN; assert rl_training.DQN.algorithm_class is DQN; "
-        "import clashing_algos; print(rl_training.managed('clashing_algos:DQN') is rl_training.managed(clashing_algos.DQN))"
+    ours = "import rl_training; from rl_training.algorithms.dqn import DQN; print(rl_training.DQN.algorithm_class is DQN)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", ours], env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["True"], done.stderr  # and without a warning: installed packages are searched last
+    theirs = (
+        "import clashing_algos; from rl_training import managed; "
+        "print(managed('clashing_algos:DQN') is managed(clashing_algos.DQN))"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=env, capture_output=True, text=True)
-    assert done.stdout.split() == ["True"], done.stderr  # and without a warning: nothing had to be searched
+    done = subprocess.run([sys.executable, "-c", theirs], env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["True"], done.stderr
 
 
 def test_a_package_that_imports_from_ours_while_it_is_imported_is_found(tmp_path: Path) -> None:

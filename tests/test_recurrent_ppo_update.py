@@ -158,7 +158,7 @@ def test_padding_changes_nothing_by_a_bit() -> None:
     results = []
     for altered in (False, True):
         twin = copy.deepcopy(algorithm)
-        phase = twin.begin_phase(rollout)
+        phase = twin.phase = twin.begin_phase(rollout)
         (minibatch,) = phase.minibatches(1, np.random.default_rng(0))
         padding = torch.ones(minibatch.padded.numel(), dtype=torch.bool)
         padding[minibatch.real] = False

@@ -191,7 +191,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
         self.optimizer = FlatAdam(self.policy.network, eps=config.adam_eps, max_norm=config.max_grad_norm)
         self.return_scale = ReturnScale(config.gamma) if config.normalize_rewards else None
         self.epochs, self.minibatches = config.passes()
-        self._phase: Phase | None = None
+        self.phase: Phase | None = None  # the current one
 
     @classmethod
     def make_policy(cls, config: ActorCriticConfigT, spec: SpaceSpec, generator: torch.Generator) -> Policy:
@@ -213,7 +213,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
         return Stage("loss", self.optimizer, self.minibatch_loss)
 
     def update(self, rollout: Rollout, env_steps: int = 0) -> UpdateResult:
-        phase = self._phase = self.begin_phase(rollout)
+        phase = self.phase = self.begin_phase(rollout)
         first = phase.minibatches(self.minibatches, self.streams["minibatch"])
         old_log_prob, old_value = self._evaluate_old(phase, first)
         advantage, target = self.targets(phase, old_value.cpu().numpy().reshape(rollout.reward.shape))
@@ -236,7 +236,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
             yield from phase.minibatches(self.minibatches, self.streams["minibatch"])
 
     def compile(self, example: Rollout) -> None:
-        phase = self._phase = self.begin_phase(example)
+        phase = self.phase = self.begin_phase(example)
         steps = len(phase.action)
         sizes = {steps // self.minibatches, -(-steps // self.minibatches)}
         self.updater.compile(*(phase.inputs(torch.arange(size, device=phase.device)) for size in sizes))
@@ -286,7 +286,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
 
     def minibatch_loss(self, given: MinibatchInput, known: Known) -> StageLoss:
         """``loss`` on the steps of a minibatch, with standardised advantages if configured."""
-        phase = self._phase
+        phase = self.phase
         assert phase is not None
         now = phase.evaluate(given)
         recorded = Recorded(*given.recorded.index_select(0, phase.steps(given.minibatch)).unbind(1))

@@ -113,8 +113,8 @@ def _imported(path: str, what: str) -> AlgorithmClass:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever somebody else's module raises
         raise ConfigError(
-            f"{what}: cannot import the module '{module_name}' ({type(error).__name__}: {error}); install its package, or run "
-            "where Python finds it"
+            f"{what}: cannot import the module '{module_name}' ({type(error).__name__}: {error}); install its package, or "
+            "run where Python finds it"
         ) from error
     found = getattr(module, attribute, None)
     if found is None:
