@@ -29,8 +29,8 @@ MOST_LINKS = 16
 def follow_links(path: Path) -> Path:
     """The directory that a path leads to. The links of a run must stay among its checkpoints."""
     for _ in range(MOST_LINKS):
-        if not path.is_symlink():
-            return path
+        if not path.is_symlink() or STEP_NAME.fullmatch(path.name):
+            return path  # a checkpoint is no link: opening it says so
         target = str(path.readlink())
         if path.name in LINKS and path.parent.absolute().name == "checkpoints" and STEP_NAME.fullmatch(target) is None:
             raise CheckpointError(

@@ -18,6 +18,7 @@ import re
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -51,8 +52,8 @@ TRAINING_PARTS = ("agent", "policy", "training")
 REPLAY_PART = "replay"
 #: A checkpoint that is no longer needed has this prefix while it is removed, so that nobody begins to read it.
 PRUNED_PREFIX = ".pruned-"
-#: How often to look for the newest checkpoint again if it is removed while it is being read.
-ATTEMPTS = 50
+#: How often to look for the newest checkpoint again, and seconds in between, if it is removed or replaced while being read.
+ATTEMPTS, PAUSE = 200, 0.01
 
 
 class Run:
@@ -185,8 +186,8 @@ class Run:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory is a run directory."""
-    return (path / CONFIG_FILE).is_file()
+    """Whether a directory is a run directory. If something else is in the place of its config, reading it says so."""
+    return os.path.lexists(path / CONFIG_FILE)
 
 
 def open_run(path: Path, trust: Trust | None = None) -> Run:
@@ -298,6 +299,7 @@ def load_acting(path: Path, warn: Callable[[str], None]) -> LoadedCheckpoint:
             return load_checkpoint(path, ACTING_PARTS) if is_checkpoint(path) else _newest_acting(path, warn)
         except PrunedError as error:
             pruned = error
+            time.sleep(PAUSE)
     raise pruned
 
 
@@ -317,7 +319,10 @@ def _newest_acting(path: Path, warn: Callable[[str], None]) -> LoadedCheckpoint:
             incompatible = error if isinstance(error, IncompatibleError) else incompatible
     if incompatible is not None:
         raise incompatible
-    raise CheckpointError(f"the run {path} has no usable checkpoint; train it with: rl-training resume {path}")
+    replacing = any((path / "checkpoints").glob(f"{REPLACED_PREFIX}*"))  # its successor has the name in a moment
+    raise (PrunedError if replacing else CheckpointError)(
+        f"the run {path} has no usable checkpoint; train it with: rl-training resume {path}"
+    )
 
 
 def is_checkpoint(path: Path) -> bool:
