@@ -13,12 +13,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import tiny_config
 
 from rl_training.cli import main
 from rl_training.experiment.checkpoint import MANIFEST, fingerprint_of, seal
 from rl_training.experiment.run import step_directories
+from rl_training.runtime.sessions import start_training
 
 Body = dict[str, Any]
+OBS = "[0.0, 0.1, 0.0, -0.1]"
+
+
+def train_tiny(path: Path, **values: Any) -> Path:
+    """A finished run to spoil."""
+    trainer = start_training(tiny_config("dqn", output_dir=str(path), **values), command="test")
+    trainer.train()
+    trainer.close()
+    return path
+
+
+def commands(run: Path, folder: Path) -> dict[str, list[str]]:
+    """Every command that takes a run; what they write goes to the folder."""
+    return {
+        "eval": ["eval", str(run), "--episodes", "1"],
+        "predict": ["predict", str(run), "--obs", OBS],
+        "export": ["export", str(run), "--format", "safetensors", "--output", str(folder / "p.safetensors")],
+        "resume": ["resume", str(run), "--quiet"],
+        "plot": ["plot", str(run), "--output", str(folder / "p.png")],
+    }
+
+
+def silent(message: str) -> None:
+    """For those who must be given somebody to warn."""
 
 
 def forge(checkpoint: Path, change: Callable[[Body], object] = lambda body: None) -> None:
@@ -30,13 +56,17 @@ def forge(checkpoint: Path, change: Callable[[Body], object] = lambda body: None
     (checkpoint / MANIFEST).write_text(seal(body))
 
 
-def forge_all(run: Path, change: Callable[[Body], object] = lambda body: None, **files: str | bytes) -> None:
-    """The same in every checkpoint of a run, so that there is none to fall back to; ``files`` are replaced first."""
+def forge_all(run: Path, change: Callable[[Body], object]) -> None:
+    """The same in every checkpoint of a run, so that there is none to fall back to."""
     for checkpoint in step_directories(run):
-        for name, content in files.items():
-            path = checkpoint / name.replace("__", ".")
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
         forge(checkpoint, change)
+
+
+def replace_in_all(run: Path, name: str, content: str | bytes) -> None:
+    """Replaces a file of every checkpoint of a run, and makes the manifests fit it."""
+    for checkpoint in step_directories(run):
+        (checkpoint / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        forge(checkpoint)
 
 
 def safetensors_of(dtype: str, shape: list[int], size: int) -> bytes:

@@ -7,21 +7,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import tiny_config
-from forgery import assert_refused
+from forgery import assert_refused, train_tiny
 
 from rl_training.cli import main
 from rl_training.experiment.metrics import METRICS_FILE, read_metrics
-from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.sessions import resume_training
 
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    trainer = start_training(tiny_config("dqn", output_dir=str(path)), command="test")
-    trainer.train()
-    trainer.close()
-    return path
+    return train_tiny(tmp_path_factory.mktemp("runs") / "run")
 
 
 @pytest.fixture

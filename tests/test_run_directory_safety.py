@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import tiny_config
-from forgery import KINDS, Body, assert_refused, forge, forge_all, promptly, put_in_place, safetensors_of
+from forgery import KINDS, assert_refused, commands, promptly, put_in_place, silent, train_tiny
 
 from rl_training.cli import main
 from rl_training.errors import CheckpointError, EnvironmentFault, PrunedError
 from rl_training.experiment.checkpoint import (
     MANIFEST,
-    fingerprint_of,
     load_checkpoint,
     read_checkpoint,
     read_manifest,
@@ -29,40 +25,18 @@ from rl_training.experiment.folder import CheckpointFolder
 from rl_training.experiment.run import ACTING_PARTS, find_checkpoint, open_run, step_directories
 from rl_training.runtime.faults import write_fault_report
 from rl_training.runtime.inference import load_policy
-from rl_training.runtime.sessions import resume_training, start_training
-
-OBS = "[0.0, 0.1, 0.0, -0.1]"
+from rl_training.runtime.sessions import resume_training
 
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    config = tiny_config("dqn", output_dir=str(path), log={"interval": 25, "tensorboard": True})
-    trainer = start_training(config, command="test")
-    trainer.train()
-    trainer.close()
-    return path
+    return train_tiny(tmp_path_factory.mktemp("runs") / "run", log={"interval": 25, "tensorboard": True})
 
 
 @pytest.fixture
 def run(finished_run: Path, tmp_path: Path) -> Path:
     """A copy of a finished run to spoil."""
     return Path(shutil.copytree(finished_run, tmp_path / "run", symlinks=True))
-
-
-def commands(run: Path, tmp_path: Path) -> dict[str, list[str]]:
-    output = ["--output", str(tmp_path / "p.safetensors")]
-    return {
-        "eval": ["eval", str(run), "--episodes", "1"],
-        "predict": ["predict", str(run), "--obs", OBS],
-        "export": ["export", str(run), "--format", "safetensors", *output],
-        "resume": ["resume", str(run), "--quiet"],
-        "plot": ["plot", str(run), "--output", str(tmp_path / "p.png")],
-    }
-
-
-def silent(message: str) -> None:
-    """For those who must be given somebody to warn."""
 
 
 # ----------------------------------------------------------------------------------------- writing stays inside
@@ -221,127 +195,6 @@ def test_a_checkpoint_that_is_a_link_is_passed_over(run: Path, tmp_path: Path) -
     assert "is a symbolic link" in said[0]
 
 
-# ---------------------------------------------------------------------------------------------- forged manifests
-
-
-def entry(**changes: Any) -> Callable[[Body], object]:
-    return lambda body: body["files"]["policy.json"].update(changes)
-
-
-def add_file(name: str) -> Callable[[Body], object]:
-    return lambda body: body["files"].update({name: body["files"]["policy.json"]})
-
-
-MANIFESTS: dict[str, Callable[[Body], object]] = {
-    **{f"no {key}": lambda body, key=key: body.pop(key) for key in ("files", "parts", "info")},
-    **{
-        f"{key} is {value!r}": lambda body, key=key, value=value: body.update({key: value})
-        for key in ("files", "parts", "info")
-        for value in (None, 3, "x", [3], {"x": 3})
-        if (key, value) != ("info", {"x": 3})
-    },
-    **{f"file {name}": add_file(name) for name in ("../x.json", "/etc/passwd", "a/b.json", "..", "", "policy.pkl", MANIFEST)},
-    **{
-        f"part {name!r}": lambda body, name=name: body["parts"].append(name)
-        for name in ("../policy", "/etc/passwd", "policy", "manifest", "", 3, None, "x" * 99)
-    },
-    "size is text": entry(bytes="316"),
-    "size is negative": entry(bytes=-1),
-    "size is true": entry(bytes=True),
-    "size is huge": entry(bytes=2**80),
-    "hash is no text": entry(sha256=5),
-    "hash is short": entry(sha256="abc"),
-    "step is text": lambda body: body["info"].update(step="240"),
-    "step is negative": lambda body: body["info"].update(step=-1),
-    "no step": lambda body: body["info"].pop("step"),
-    "length of the log is null": lambda body: body["info"].update(metrics_bytes=None),
-    "time is text": lambda body: body["info"].update({"time/seconds": "x"}),
-    "versions are a list": lambda body: body.update(part_versions=[]),
-    "deep": lambda body: body["info"].update(x=json.loads("[" * 100 + "]" * 100)),
-}
-
-
-@pytest.mark.parametrize("command", ["eval", "resume"])
-@pytest.mark.parametrize("name", MANIFESTS)
-def test_a_forged_manifest_is_refused_before_anything_else_is_opened(
-    run: Path,
-    tmp_path: Path,
-    name: str,
-    command: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    forge_all(run, MANIFESTS[name])
-    opened: list[str] = []
-    original = CheckpointFolder._pieces
-
-    def noting(self: CheckpointFolder, file: str, most: int, piece: int) -> Any:
-        opened.append(file)
-        return original(self, file, most, piece)
-
-    monkeypatch.setattr(CheckpointFolder, "_pieces", noting)
-    assert_refused(
-        capsys, commands(run, tmp_path)[command], "step" if "step" in name else "version" if "version" in name else MANIFEST
-    )
-    assert opened == []
-
-
-def test_a_part_that_this_version_does_not_know_is_not_resumed(run: Path) -> None:
-    newest, before = step_directories(run)[:2]
-    (newest / "evil.json").write_text("{}")
-
-    def add(body: Body) -> None:
-        body["parts"].append("evil")
-        body["files"]["evil.json"] = fingerprint_of(newest / "evil.json")
-
-    forge(newest, add)
-    said: list[str] = []
-    trainer = resume_training(run, warn=said.append)
-    trainer.close()
-    assert f"step-{trainer.env_steps:010d}" == before.name
-    assert "holds the part 'evil', which rl_training" in said[0]
-
-
-SKELETONS = {
-    "a list": "[]",
-    "a number": "3",
-    "nothing": "",
-    "deep": '{"a":' * 100 + "1" + "}" * 100,
-    "very deep": "[" * 100_000 + "]" * 100_000,
-    "long number": '{"a": ' + "9" * 5000 + "}",
-    "reference to a number": '{"a": {"$tensor": 3}}',
-    "reference to a list": '{"a": {"$array": ["a"]}}',
-    "two references": '{"a": {"$array": "a", "$tensor": "a"}}',
-    "reference to nothing": '{"a": {"$tensor": "nothing"}}',
-    "other names": '{"config": [], "spaces": 3, "env_steps": "x"}',
-    "numbers for all": '{"config": 3, "spaces": 3, "env_steps": 3, "learner": 3, "streams": 3}',
-    "a config without an algorithm": '{"config": {"env_id": "CartPole-v1"}, "spaces": {}, "env_steps": []}',
-    "an algorithm that is a number": '{"config": {"algo": 3, "env_id": "CartPole-v1"}, "env_steps": null, "owed": []}',
-    "spaces of nothing": '{"config": {"algo": "dqn", "env_id": "CartPole-v1"}, "spaces": {"observation": [3]}, "x": 1}',
-}
-
-
-@pytest.mark.parametrize("part", ["agent", "policy", "training", "replay"])
-@pytest.mark.parametrize("content", SKELETONS.values(), ids=SKELETONS.keys())
-def test_a_forged_skeleton_is_refused_in_a_sentence(
-    run: Path, tmp_path: Path, part: str, content: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    forge_all(run, **{f"{part}__json": content})
-    arguments = commands(run, tmp_path)
-    assert_refused(capsys, arguments["predict" if part in ACTING_PARTS else "resume"])
-
-
-@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0", "NONSENSE"])
-@pytest.mark.parametrize("part", ["policy", "replay"])
-def test_numbers_that_numpy_does_not_know(
-    run: Path, tmp_path: Path, part: str, dtype: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = safetensors_of(dtype, [2], 4 if dtype == "BF16" else 2)
-    forge_all(run, **{f"{part}__safetensors": content})
-    command = "predict" if part == "policy" else "resume"
-    assert_refused(capsys, commands(run, tmp_path)[command], f"{part}.safetensors")
-
-
 # -------------------------------------------------------------------------------------------------- names and steps
 
 
@@ -404,7 +257,7 @@ def test_a_checkpoint_that_is_pruned_while_it_is_read_is_retried(run: Path, monk
         shutil.copytree(saved, newest)
         (run / "checkpoints" / "latest").unlink()
         (run / "checkpoints" / "latest").symlink_to(newest.name)
-    with pytest.raises(CheckpointError, match="no run or checkpoint|no checkpoint at"):
+    with pytest.raises(CheckpointError, match=r"no run or checkpoint|no checkpoint at"):
         load_policy(newest, silent)
     with pytest.raises(PrunedError):
         load_checkpoint(newest, ACTING_PARTS)
@@ -439,4 +292,4 @@ def test_policies_are_loaded_while_a_run_writes_and_prunes(run: Path) -> None:
         opened.close()
     assert (said, failures) == ([], [])
     assert len(found) > 10
-    assert not [path for path in os.listdir(run / "checkpoints") if path.startswith(".")]
+    assert not list((run / "checkpoints").glob(".*"))

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as arrays
 
 from rl_training.errors import CheckpointError
 from rl_training.experiment.checkpoint import read_checkpoint, read_manifest, write_checkpoint
+from rl_training.models import RunningMoments
 from rl_training.runtime.trainer import Trainer
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "float16", "uint64")
@@ -68,6 +69,16 @@ def test_numbers_without_a_dimension_keep_their_shape(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "c", {"policy": state}, {})
     loaded = read_checkpoint(tmp_path / "c", ["policy"])["policy"]
     assert (loaded["array"].shape, loaded["tensor"].shape, loaded["list"][0].shape) == ((), (), ())
+
+
+def test_moments_as_release_0_2_0_saved_them_are_read() -> None:
+    for mean in (2.0, np.array([2.0]), np.array(2.0)):
+        moments = RunningMoments()
+        moments.load_state_dict({"count": 3.0, "mean": mean, "squares": mean})
+        assert {name: np.shape(value) for name, value in moments.state_dict().items()} == dict.fromkeys(
+            ("count", "mean", "squares"), ()
+        )
+        assert moments.mean == 2.0
 
 
 @pytest.mark.parametrize("name", ["$tensor", "$array"])

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CLI, tiny_config
-from forgery import assert_refused, forge_all
+from conftest import CLI
+from forgery import OBS, assert_refused, replace_in_all, train_tiny
 
 from rl_training.api import DQN, load_agent
 from rl_training.cli import main
@@ -22,19 +22,13 @@ from rl_training.experiment.trust import Trust
 from rl_training.runtime import export
 from rl_training.runtime.export import load_exported
 from rl_training.runtime.inference import load_policy
-from rl_training.runtime.sessions import start_training
 
 EVIL = "from pathlib import Path\nPath(__file__).with_name('executed').touch()\n"
-OBS = "[0.0, 0.1, 0.0, -0.1]"
 
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    trainer = start_training(tiny_config("dqn", output_dir=str(path)), command="test")
-    trainer.train()
-    trainer.close()
-    return path
+    return train_tiny(tmp_path_factory.mktemp("runs") / "run")
 
 
 @pytest.fixture
@@ -52,7 +46,7 @@ def name_in(run: Path, **values: str) -> None:
     """Writes other names into a run's config and its checkpoints."""
     agent = json.loads((step_directories(run)[0] / "agent.json").read_text())
     agent["config"].update(values)
-    forge_all(run, agent__json=json.dumps(agent))
+    replace_in_all(run, "agent.json", json.dumps(agent))
     text = (run / "config.yaml").read_text()
     for key, value in values.items():
         text = "".join(f"{key}: {value}\n" if line.startswith(f"{key}:") else f"{line}\n" for line in text.splitlines())
