@@ -293,3 +293,15 @@ def test_policies_are_loaded_while_a_run_writes_and_prunes(run: Path) -> None:
     assert (said, failures) == ([], [])
     assert len(found) > 10
     assert not list((run / "checkpoints").glob(".*"))
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_no_damaged_one(run: Path) -> None:
+    newest = step_directories(run)[0]
+    shutil.copytree(newest, run.parent / "successor")
+    with CheckpointFolder(newest) as folder:
+        manifest = folder.read_manifest()
+        newest.rename(old := newest.with_name(f".replaced-{newest.name}"))
+        (run.parent / "successor").rename(newest)
+        shutil.rmtree(old)
+        with pytest.raises(PrunedError):
+            folder.read("policy.json", manifest)
