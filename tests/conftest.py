@@ -52,6 +52,43 @@ TINY = {
 #: and of those that learn from replay
 TINY_OFF_POLICY = {"sequence_length": 6}
 
+#: Every option that changes how an algorithm learns; each algorithm takes those that it has.
+EVERY_OPTION: dict[str, Any] = {
+    "n_step": 3,
+    "double": True,
+    "tau": 0.1,
+    "target_update_interval": 2,
+    "train_freq": 7,
+    "gradient_steps": 2,
+    "final_learning_rate": 1e-5,
+    "learning_rate_decay_steps": 200,
+    "dueling": True,
+    "noisy": True,
+    "prioritized": True,
+    "priority_beta_steps": 150,
+    "final_clip_range": 0.05,
+    "clip_range_decay_steps": 200,
+    "clip_value": 0.2,
+    "entropy_coef": 0.01,
+    "target_kl": 0.01,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+    "sequence_length": 5,
+    "shared_lstm": True,
+    "overlap": 2,
+    "burn_in": 3,
+    "rescale_values": True,
+    "previous_inputs": True,
+    "epsilon_spread": 2.0,
+    "actor_update_interval": 2,
+    "reward_scale": 0.5,
+    "learn_alpha": True,
+    "encoder": "paper",
+    "target_shifts": 2,
+    "loss_shifts": 2,
+    "noise_steps": 150,
+}
+
 
 def config_fields(algo: str) -> set[str]:
     """The settings that an algorithm has."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import (
     ALGORITHMS,
+    EVERY_OPTION,
     OFF_POLICY,
     config_fields,
     env_of_tests,
@@ -93,42 +94,12 @@ def test_resume_is_bit_exact(algo: str, case: str, whole_run: WholeRun, tmp_path
 
 
 def test_resume_is_bit_exact_with_every_option(algo: str, tmp_path: Path) -> None:
-    every = {
-        "n_step": 3,
-        "double": True,
-        "tau": 0.1,
-        "target_update_interval": 2,
-        "train_freq": 7,
-        "gradient_steps": 2,
-        "final_learning_rate": 1e-5,
-        "learning_rate_decay_steps": 200,
-        "dueling": True,
-        "noisy": True,
-        "prioritized": True,
-        "priority_beta_steps": 150,
-        "final_clip_range": 0.05,
-        "clip_range_decay_steps": 200,
-        "clip_value": 0.2,
-        "entropy_coef": 0.01,
-        "target_kl": 0.01,
-        "normalize_observations": True,
-        "normalize_rewards": True,
-        "sequence_length": 5,
-        "shared_lstm": True,
-        "overlap": 2,
-        "burn_in": 3,
-        "rescale_values": True,
-        "previous_inputs": True,
-        "epsilon_spread": 2.0,
-        "actor_update_interval": 2,
-        "reward_scale": 0.5,
-        "learn_alpha": True,
-        "encoder": "paper",
-        "target_shifts": 2,
-        "loss_shifts": 2,
-        "noise_steps": 150,
+    values: dict[str, Any] = {
+        "num_envs": 3,
+        "seed": 11,
+        "total_timesteps": 160,
+        "algo_kwargs": settings_of(algo, EVERY_OPTION),
     }
-    values: dict[str, Any] = {"num_envs": 3, "seed": 11, "total_timesteps": 160, "algo_kwargs": settings_of(algo, every)}
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     train_to(tiny_config(algo, **values, output_dir=str(whole)))
     train_to(tiny_config(algo, **values, output_dir=str(parted)), stop_at=100)

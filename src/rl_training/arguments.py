@@ -70,6 +70,7 @@ def _add_resume(commands: Any) -> None:
     resume = _command(commands, "resume", "continue a stopped run, bit for bit", examples)
     resume.add_argument("path", type=Path, metavar="RUN", help="a run directory, or a checkpoint in one")
     resume.add_argument("--total-timesteps", type=int, metavar="N", help="continue until N steps in total")
+    _add_trust(resume)
     resume.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
@@ -83,6 +84,7 @@ def _add_eval(commands: Any) -> None:
     evaluate = _command(commands, "eval", "evaluate a policy over whole episodes", examples)
     evaluate.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
     evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="number of episodes (default 20)")
+    _add_trust(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
     evaluate.add_argument("--video", type=Path, metavar="FILE", help="record the first episode as a .gif or .mp4")
 
@@ -95,6 +97,7 @@ def _add_predict(commands: Any) -> None:
     )
     predict = _command(commands, "predict", "print the action for each observation", examples)
     predict.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
+    _add_trust(predict)
     predict.add_argument(
         "--obs",
         metavar="JSON_OR_FILE",
@@ -107,6 +110,7 @@ def _add_export(commands: Any) -> None:
     examples = ("runs/mine --format onnx", "runs/mine --format safetensors --output policy.safetensors")
     export = _command(commands, "export", "export a policy for use in other programs, and verify it", examples)
     export.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
+    _add_trust(export)
     export.add_argument("--format", choices=("onnx", "safetensors"), default="onnx")
     export.add_argument("--output", type=Path, metavar="FILE", help="default: policy.<format> in the current directory")
 
@@ -119,6 +123,7 @@ def _add_list_show_plot(commands: Any) -> None:
     summary = "plot learning curves; runs that differ only in their seed become a mean with a band"
     plot = _command(commands, "plot", summary, examples)
     plot.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run directories")
+    plot.set_defaults(trust_modules=False)
     plot.add_argument("--output", type=Path, default=Path("learning_curves.png"), metavar="PNG")
 
 
@@ -140,6 +145,16 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument("--peers-file", type=Path, metavar="YAML", help=f"the peers' settings ({places} none)")
     bench.add_argument("--results", type=Path, metavar="DIR", help=f"results as JSON ({places} the runs directory)")
     bench.add_argument("--page", type=Path, metavar="MD", help=f"tables and curves ({places} a page in the runs directory)")
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust-env-module",
+        dest="trust_modules",
+        action="store_true",
+        help="import the module that the run names for its environment or algorithm (module:id) from wherever Python finds "
+        "it, also from the current directory; by default only from installed packages and PYTHONPATH",
+    )
 
 
 def _positive(text: str) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rl_training.arguments import make_parser
 from rl_training.errors import ConfigError, ObservationError, RLTrainingError, did_you_mean
+from rl_training.search_path import forget_current_directory
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer, TrainResult
@@ -28,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     arguments.command_line = shlex.join(["rl-training", *(sys.argv[1:] if argv is None else argv)])
     warnings.showwarning = _show_warning
+    if not getattr(arguments, "trust_modules", True):
+        forget_current_directory()  # before anything searches it for modules and plugins
     try:
         code: int = COMMANDS[arguments.command](arguments)
         sys.stdout.flush()
@@ -91,6 +94,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         total_timesteps=arguments.total_timesteps,
         progress=choose_progress(arguments.quiet),
         warn=_warn,
+        trust_modules=arguments.trust_modules,
     )
     print(f"resuming {arguments.path} at step {trainer.env_steps}", file=sys.stderr)
     return _run_to_end(trainer)
@@ -134,7 +138,7 @@ def _print_summary(result: TrainResult, run_dir: str) -> None:
 def _eval(arguments: argparse.Namespace) -> int:
     from rl_training.api import load_agent
 
-    with load_agent(arguments.path) as agent:
+    with load_agent(arguments.path, trust_modules=arguments.trust_modules) as agent:
         film = None if arguments.video is None else agent.film(arguments.video)
         result = agent.evaluate(arguments.episodes)
     if film is not None:
@@ -154,7 +158,7 @@ def _eval(arguments: argparse.Namespace) -> int:
 def _predict(arguments: argparse.Namespace) -> int:
     from rl_training.api import load_agent
 
-    agent = load_agent(arguments.path)
+    agent = load_agent(arguments.path, trust_modules=arguments.trust_modules)
     state = None
     for number, text in _observations(arguments.obs):
         try:
@@ -213,7 +217,7 @@ def _export(arguments: argparse.Namespace) -> int:
     from rl_training.runtime.export import export_policy
     from rl_training.runtime.inference import load_policy
 
-    config, policy, checkpoint = load_policy(arguments.path, _warn)
+    config, policy, checkpoint = load_policy(arguments.path, _warn, trust_modules=arguments.trust_modules)
     output = arguments.output or Path(f"policy.{arguments.format}")
     difference = export_policy(policy, config, output, arguments.format)
     print(f"exported {checkpoint} to {output}; verified: the largest difference from the original is {difference:.1e}")

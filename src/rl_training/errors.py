@@ -33,6 +33,10 @@ class IncompatibleError(CheckpointError):
     """Something saved that is whole, but that only another version of rl_training can read."""
 
 
+class PrunedError(CheckpointError):
+    """A checkpoint that was removed or replaced while it was being read, as a run does while it trains."""
+
+
 class CompilationError(RLTrainingError):
     """The update could not be compiled."""
 

@@ -26,7 +26,8 @@ from rl_training.errors import ConfigError, SpaceError, did_you_mean
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig, load_config_data, rename_old, resolve_config
 from rl_training.experiment.registry import AlgorithmClass, algorithms, built_in, get_algorithm, name_of
-from rl_training.experiment.run import TRAINING_PARTS, Run
+from rl_training.experiment.run import TRAINING_PARTS, Run, run_of
+from rl_training.experiment.trust import Trust
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
@@ -68,6 +69,7 @@ class ManagedAlgorithm:
         self._policy: Policy | None = None
         self._checkpoint: Path | None = None
         self._closed = False
+        self._trust: Trust | None = None  # of a loaded agent, whose config is not the user's own
         self._predict_rng = RandomStreams(config.seed)["predict"]
 
     @classmethod
@@ -145,7 +147,13 @@ class ManagedAlgorithm:
         assert result is not None
         return result
 
+    def _require_trusted_env(self) -> None:
+        """Before an environment is made: its module may be one that only the checkpoint names."""
+        if self._trust is not None and self._factory is None and not self.config.env_from_python:
+            self._trust.require_env(self.config.env_id)
+
     def _evaluate_loaded(self, policy: Policy, episodes: int) -> EvaluationResult | None:
+        self._require_trusted_env()
         with contextlib.closing(make_pool(self.config, self._factory, "eval", self.config.eval.num_envs)) as pool:
             _require_spaces(policy, pool.spec)
             with cpu_threads(self.config.threads):
@@ -153,6 +161,7 @@ class ManagedAlgorithm:
 
     def film(self, path: str | Path) -> Film:
         """Writes a video (.gif or .mp4) of an evaluation's first episode."""
+        self._require_trusted_env()
         with cpu_threads(self.config.threads):
             return film_episode(self.policy, self.config, self._factory, Path(path))
 
@@ -185,26 +194,36 @@ class ManagedAlgorithm:
             self._get_trainer().checkpoints.save_to(Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, env: EnvLike | None = None) -> Self:
-        """An agent from a run directory or a checkpoint. If the checkpoint is a full one, ``learn`` continues from it."""
-        config, policy, checkpoint = load_policy(Path(path), _warn)
+    def load(cls, path: str | Path, env: EnvLike | None = None, *, trust_modules: bool = False) -> Self:
+        """An agent from a run directory or a checkpoint. If the checkpoint is a full one, ``learn`` continues from it.
+
+        A module that only the checkpoint names is imported from installed packages and ``PYTHONPATH``; from elsewhere only
+        with ``trust_modules``.
+        """
+        config, policy, checkpoint = load_policy(Path(path), _warn, trust_modules=trust_modules)
         if get_algorithm(config.algo) is not cls.algorithm_class:
             right = get_algorithm(config.algo).public_name
             raise ConfigError(f"{path} holds a {config.algo} agent; load it with {right}.load")
-        return cls._of_policy(config, policy, checkpoint, env)
+        return cls._of_policy(config, policy, checkpoint, env, trust_modules)
 
     @classmethod
-    def _of_policy(cls, config: TrainConfig, policy: Policy, checkpoint: Path, env: EnvLike | None) -> Self:
+    def _of_policy(
+        cls, config: TrainConfig, policy: Policy, checkpoint: Path, env: EnvLike | None, trust_modules: bool
+    ) -> Self:
         agent = cls.__new__(cls)
         agent._set_up(config.with_values(output_dir=None), None if env is None else _factory_of(env))
         agent._policy, agent._checkpoint = policy, checkpoint
+        agent._trust = Trust(run_of(checkpoint), trust_modules)
         return agent
 
     @classmethod
-    def resume(cls, run_dir: str | Path, env: EnvLike | None = None) -> Self:
-        """An agent at the last good checkpoint of a run directory; ``learn`` continues in that directory."""
+    def resume(cls, run_dir: str | Path, env: EnvLike | None = None, *, trust_modules: bool = False) -> Self:
+        """An agent at the last good checkpoint of a run directory; ``learn`` continues in that directory.
+
+        ``trust_modules`` is that of ``load``.
+        """
         factory = None if env is None else _factory_of(env)
-        trainer = resume_training(Path(run_dir), factory=factory, warn=_warn)
+        trainer = resume_training(Path(run_dir), factory=factory, warn=_warn, trust_modules=trust_modules)
         if not isinstance(trainer.algorithm, cls.algorithm_class):
             trainer.close()
             right = get_algorithm(trainer.config.algo).public_name
@@ -229,6 +248,7 @@ class ManagedAlgorithm:
 
     def _get_trainer(self) -> Trainer:
         if self._trainer is None:
+            self._require_trusted_env()
             trainer = Trainer(self.config, factory=self._factory)
             if self._checkpoint is not None and set(TRAINING_PARTS) <= set(read_manifest(self._checkpoint)["parts"]):
                 trainer.checkpoints.restore(self._checkpoint)
@@ -302,7 +322,7 @@ def __getattr__(name: str) -> type[ManagedAlgorithm]:
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
-def load_agent(path: str | Path, env: EnvLike | None = None) -> ManagedAlgorithm:
-    """An agent of whatever algorithm the run or checkpoint holds."""
-    config, policy, checkpoint = load_policy(Path(path), _warn)
-    return managed(config.algo)._of_policy(config, policy, checkpoint, env)
+def load_agent(path: str | Path, env: EnvLike | None = None, *, trust_modules: bool = False) -> ManagedAlgorithm:
+    """An agent of whatever algorithm the run or checkpoint holds; ``trust_modules`` is that of ``load``."""
+    config, policy, checkpoint = load_policy(Path(path), _warn, trust_modules=trust_modules)
+    return managed(config.algo)._of_policy(config, policy, checkpoint, env, trust_modules)

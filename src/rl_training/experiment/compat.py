@@ -110,11 +110,7 @@ def with_defaults(saved: State, initial: State, place: str = "the saved state", 
 def _filled(saved: State, initial: State, where: str, place: str, written_by: object) -> State:
     unknown = [key for key in saved if key not in initial]
     if unknown:
-        writer = _version_or_none(written_by)
-        remedy = _written_by_newer(writer) if writer is not None and is_newer(writer) else _use_the_writer(writer)
-        raise IncompatibleError(
-            f"{place} holds '{where}{unknown[0]}', which rl_training {__version__} does not know; {remedy}"
-        )
+        raise IncompatibleError(unknown_to_us(place, f"'{where}{unknown[0]}'", written_by))
     absent = [key for key in initial if key not in saved and f"{where}{key}" in REQUIRED]
     if absent:
         raise CheckpointError(f"{place} lacks '{where}{absent[0]}', without which the run cannot be continued")
@@ -123,6 +119,13 @@ def _filled(saved: State, initial: State, where: str, place: str, written_by: ob
         if key not in DATA_KEYS and isinstance(value, dict) and isinstance(initial[key], dict):
             filled[key] = _filled(value, initial[key], f"{where}{key}.", place, written_by)
     return filled
+
+
+def unknown_to_us(place: str, what: str, written_by: object) -> str:
+    """A sentence on something in a file that this version does not know."""
+    writer = _version_or_none(written_by)
+    remedy = _written_by_newer(writer) if writer is not None and is_newer(writer) else _use_the_writer(writer)
+    return f"{place} holds {what}, which rl_training {__version__} does not know; {remedy}"
 
 
 @contextlib.contextmanager

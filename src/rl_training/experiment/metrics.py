@@ -11,13 +11,16 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rl_training.errors import CheckpointError
+from rl_training.experiment.files import open_regular, open_to_read, own_directory
 
 METRICS_FILE = "metrics.jsonl"
+#: Bytes that a line of the log may have; a real one has a few hundred.
+LONGEST_LINE = 2**20
 
 
 class MetricsLog:
@@ -26,11 +29,13 @@ class MetricsLog:
     def __init__(self, directory: Path, *, tensorboard: bool, keep_bytes: int = 0, from_step: int = 0) -> None:
         path = directory / METRICS_FILE
         try:
-            self._file = path.open("ab")
-            length = path.stat().st_size
+            self._file = os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
+            length = os.fstat(self._file.fileno()).st_size
             if length < keep_bytes:
                 warnings.warn(f"{path} is shorter than it was at the checkpoint: lines are missing", stacklevel=2)
             self._file.truncate(min(keep_bytes, length))
+            if keep_bytes:
+                _warn_of_damage(path, [number for number, record in _lines(path) if record is None])
         except OSError as error:
             raise CheckpointError(f"cannot write the log {path}: {error.strerror}") from error
         self._file.seek(0, os.SEEK_END)
@@ -72,7 +77,7 @@ class _EventFile:
         from tensorboardX.proto.summary_pb2 import Summary
         from tensorboardX.record_writer import RecordWriter
 
-        directory.mkdir(exist_ok=True)
+        own_directory(directory, create=True)
         self._event, self._summary = Event, Summary
         self._writer = RecordWriter(str(directory / f"events.out.tfevents.{time.time_ns() // 1000}.step{from_step}"))
         self._put(file_version="brain.Event:2", step=0)
@@ -96,14 +101,51 @@ class _EventFile:
 
 
 def read_metrics(run_directory: Path, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind; an incomplete last line is skipped."""
-    records = []
-    with (run_directory / METRICS_FILE).open("rb") as file:
-        for line in file:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if record.get("kind") == kind:
-                records.append(record)
-    return records
+    """The records of one kind."""
+    return [record for record in read_log(run_directory) if record["kind"] == kind]
+
+
+def read_log(run_directory: Path) -> list[dict[str, Any]]:
+    """All records. Damaged lines are reported and left out; an incomplete last line is only left out."""
+    path = run_directory / METRICS_FILE
+    try:
+        lines = list(_lines(path))
+    except OSError as error:
+        raise CheckpointError(f"cannot read the log {path}: {error.strerror}") from error
+    _warn_of_damage(path, [number for number, record in lines if record is None])
+    return [record for _, record in lines if record is not None]
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """The numbered records of a log, None for a damaged one. A last line that was never finished is left out."""
+    with open_to_read(path) as file:
+        number = 0
+        while line := file.readline(LONGEST_LINE):
+            number += 1
+            if line.endswith(b"\n"):
+                yield number, _record(line)
+            elif len(line) == LONGEST_LINE:
+                yield number, None
+                return  # no line of ours, and nobody knows how long it is
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """A line of the log, if it is one that a run could have written."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return None
+    step, reached = record.get("step"), record.get("return_mean")
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 2**63:
+        return None
+    if isinstance(reached, bool) or not (reached is None or isinstance(reached, int | float)):
+        return None
+    return None if isinstance(reached, int) and abs(reached) >= 2**1023 else record
+
+
+def _warn_of_damage(path: Path, numbers: Sequence[int]) -> None:
+    if numbers:
+        others = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
+        warnings.warn(f"line {numbers[0]}{others} of {path} cannot be read: the log is damaged there", stacklevel=4)

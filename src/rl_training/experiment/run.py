@@ -18,23 +18,29 @@ import re
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rl_training.errors import CheckpointError, ConfigError, IncompatibleError
+from rl_training.errors import CheckpointError, ConfigError, IncompatibleError, PrunedError
 from rl_training.experiment.checkpoint import (
     MANIFEST,
     REPLACED_PREFIX,
     TEMPORARY_PREFIX,
-    read_checkpoint,
+    LoadedCheckpoint,
+    load_checkpoint,
     read_manifest,
     verify_checkpoint,
     write_checkpoint,
 )
 from rl_training.experiment.compat import is_newer, naming_the_writer
-from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
+from rl_training.experiment.config import TrainConfig, parse_yaml, rename_old, resolve_config
+from rl_training.experiment.files import open_regular, own_directory, parse_json, read_small, remove, replace_text
+from rl_training.experiment.folder import follow_links
+from rl_training.experiment.manifest import checkpoint_name
+from rl_training.experiment.trust import Trust
 from rl_training.types import State
 from rl_training.version import __version__
 
@@ -45,6 +51,10 @@ EVALUATION_FILE = "evaluation.json"
 ACTING_PARTS = ("agent", "policy")
 TRAINING_PARTS = ("agent", "policy", "training")
 REPLAY_PART = "replay"
+#: A checkpoint that is no longer needed has this prefix while it is removed, so that nobody begins to read it.
+PRUNED_PREFIX = ".pruned-"
+#: How often to look for the newest checkpoint again, and seconds in between, if it is removed or replaced while being read.
+ATTEMPTS, PAUSE = 200, 0.01
 
 
 class Run:
@@ -56,7 +66,8 @@ class Run:
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
         try:
-            self._lock = (path / ".lock").open("w")
+            own_directory(self.checkpoints)
+            self._lock = os.fdopen(open_regular(path / ".lock", os.O_RDWR | os.O_CREAT), "r+b")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise CheckpointError(f"another process is training in {path}; wait for it to finish or stop it first") from error
@@ -68,11 +79,11 @@ class Run:
         """Removes what a killed process left behind, and restores a checkpoint that was about to be replaced."""
         for leftover in self.checkpoints.glob(f"{REPLACED_PREFIX}*"):
             original = leftover.with_name(leftover.name.removeprefix(REPLACED_PREFIX))
-            if not original.exists():
+            if leftover.is_dir() and not leftover.is_symlink() and not os.path.lexists(original):
                 leftover.rename(original)
-        for pattern in (f"{TEMPORARY_PREFIX}*", f"{REPLACED_PREFIX}*"):
-            for leftover in self.checkpoints.glob(pattern):
-                shutil.rmtree(leftover, ignore_errors=True)
+        for prefix in (TEMPORARY_PREFIX, REPLACED_PREFIX, PRUNED_PREFIX):
+            for leftover in self.checkpoints.glob(f"{prefix}*"):
+                remove(leftover)
 
     @classmethod
     def create(cls, config: TrainConfig, command: str) -> Run:
@@ -106,15 +117,15 @@ class Run:
         if total_timesteps == self.config.total_timesteps:
             return
         self.config = self.config.with_values(total_timesteps=total_timesteps)
-        _replace_text(self.path / CONFIG_FILE, self.config.to_yaml())
+        replace_text(self.path / CONFIG_FILE, self.config.to_yaml())
 
     def rewind_to(self, checkpoint: Path | None) -> None:
         """Makes a checkpoint the latest one. Later ones, which are damaged or about to be trained again, are set aside."""
         aside = self.checkpoints / "set-aside"
         for path in step_directories(self.path):
             if checkpoint is None or path.name > checkpoint.name:
-                aside.mkdir(exist_ok=True)
-                shutil.rmtree(aside / path.name, ignore_errors=True)
+                own_directory(aside, create=True)
+                remove(aside / path.name)
                 path.rename(aside / path.name)
         if checkpoint is not None:
             self._point("latest", checkpoint.name)
@@ -122,7 +133,7 @@ class Run:
     def save(self, step: int, parts: Mapping[str, State], info: Mapping[str, Any], *, best: bool = False) -> None:
         """Writes a checkpoint in the background; the states must not change afterwards. Waits for the previous one first."""
         self.wait()
-        name = f"step-{step:010d}{'-best' if best else ''}"
+        name = checkpoint_name(step, best=best)
         self._writer = threading.Thread(target=self._write, args=(name, dict(parts), dict(info), best))
         self._writer.start()
 
@@ -148,7 +159,7 @@ class Run:
     def _point(self, link: str, name: str) -> None:
         """Redirects a symbolic link atomically."""
         temporary = self.checkpoints / f".{link}"
-        temporary.unlink(missing_ok=True)
+        remove(temporary)
         temporary.symlink_to(name, target_is_directory=True)
         temporary.replace(self.checkpoints / link)
 
@@ -160,10 +171,13 @@ class Run:
         best = os.path.realpath(self.checkpoints / "best")
         for path in (*steps, *self.checkpoints.glob("step-*-best")):
             if path not in kept and os.path.realpath(path) != best:
-                shutil.rmtree(path, ignore_errors=True)
+                pruned = path.with_name(PRUNED_PREFIX + path.name)
+                remove(pruned)
+                path.rename(pruned)  # at once, so that a reader can tell a pruned checkpoint from a damaged one
+                remove(pruned)
 
     def write_evaluation(self, result: Mapping[str, Any]) -> None:
-        _replace_text(self.path / EVALUATION_FILE, json.dumps(result, indent=1) + "\n")
+        replace_text(self.path / EVALUATION_FILE, json.dumps(result, indent=1) + "\n")
 
     def close(self) -> None:
         try:
@@ -172,36 +186,49 @@ class Run:
             self._lock.close()
 
 
-def _replace_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}")
-    try:
-        temporary.write_text(text, "utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror}; free disk space or fix the permissions") from error
-
-
 def is_run(path: Path) -> bool:
-    """Whether a directory is a run directory."""
-    return (path / CONFIG_FILE).is_file()
+    """Whether a directory is a run directory. If something else is in the place of its config, reading it says so."""
+    return os.path.lexists(path / CONFIG_FILE)
 
 
-def open_run(path: Path) -> Run:
+def open_run(path: Path, trust: Trust | None = None) -> Run:
     """Opens an existing run directory to continue the run."""
     if not path.exists():
         raise CheckpointError(f"there is no run at {path}")
     if not is_run(path):
         raise CheckpointError(f"{path} is not a run directory: it has no {CONFIG_FILE}")
+    data = read_run_config(path)
+    (trust or Trust(path)).require_algo(data)
     with naming_the_writer(path, _newest_writer(path)):
-        config = resolve_config(load_config_data(str(path / CONFIG_FILE)))
+        config = resolve_config(rename_old(data))
     return Run(path, config)
+
+
+def read_run_config(run_path: Path) -> dict[str, Any]:
+    """The unchecked values of a run's config, as they were written."""
+    file = run_path / CONFIG_FILE
+    try:
+        text = read_small(file).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise CheckpointError(f"cannot read {file}: {reason}") from error
+    try:
+        data = parse_yaml(text, str(file))
+    except RecursionError as error:
+        raise CheckpointError(f"{file} is nested too deeply, so rl_training did not write it") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{file} is damaged: it must be a mapping of settings, such as 'algo: dqn'")
+    for key in ("algo", "env_id"):
+        if not isinstance(data.get(key), str):
+            raise CheckpointError(f"{file} is damaged: it has no valid '{key}'; put back the original")
+    return data
 
 
 def _newest_writer(run_path: Path) -> str | None:
     """The version of rl_training that began a run, or that wrote its last checkpoint if that is newer."""
-    writer = None
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        writer = json.loads((run_path / METADATA_FILE).read_text("utf-8"))["versions"]["rl-training"]
+    writer, file = None, run_path / METADATA_FILE
+    with contextlib.suppress(OSError, CheckpointError, LookupError, TypeError):
+        writer = parse_json(read_small(file), file)["versions"]["rl-training"]
     for checkpoint in step_directories(run_path)[:1]:
         with contextlib.suppress(CheckpointError):
             later = read_manifest(checkpoint)["written_by"]
@@ -217,8 +244,8 @@ def step_directories(run_path: Path) -> list[Path]:
 
 def owning_run(path: Path) -> tuple[Path, Path | None]:
     """The run directory that a path refers to, and the checkpoint in it if the path names one."""
-    if (path / MANIFEST).exists():
-        checkpoint = path.resolve()
+    if is_checkpoint(path):
+        checkpoint = follow_links(path).resolve()
         run_path = checkpoint.parent.parent
         if not is_run(run_path):
             raise CheckpointError(f"the checkpoint {path} does not belong to a run; resume needs a run directory")
@@ -242,6 +269,9 @@ def last_good_checkpoint(run_path: Path, warn: Callable[[str], None]) -> Path | 
             warn(f"{error}; falling back to the previous checkpoint")
             incompatible = error if isinstance(error, IncompatibleError) else incompatible
             continue
+        if not set(TRAINING_PARTS) <= set(manifest["parts"]):
+            warn(f"the checkpoint {path} holds only the policy; falling back to the previous checkpoint")
+            continue
         if REPLAY_PART in manifest["parts"]:
             return path
         without_replay = without_replay or path
@@ -257,8 +287,24 @@ def last_good_checkpoint(run_path: Path, warn: Callable[[str], None]) -> Path | 
 
 def find_checkpoint(path: Path, warn: Callable[[str], None]) -> Path:
     """The checkpoint that a path refers to: the path itself, or the newest intact checkpoint of a run directory."""
-    if (path / MANIFEST).exists():
-        return path
+    return follow_links(path) if is_checkpoint(path) else load_acting(path, warn).path
+
+
+def load_acting(path: Path, warn: Callable[[str], None]) -> LoadedCheckpoint:
+    """The parts that acting needs, of a checkpoint or of the newest intact one in a run directory.
+
+    A run in training removes old checkpoints. If that happens to the one being read, the next one is read instead.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return load_checkpoint(path, ACTING_PARTS) if is_checkpoint(path) else _newest_acting(path, warn)
+        except PrunedError as error:
+            pruned = error
+            time.sleep(PAUSE)
+    raise pruned
+
+
+def _newest_acting(path: Path, warn: Callable[[str], None]) -> LoadedCheckpoint:
     if not path.exists():
         raise CheckpointError(f"there is no run or checkpoint at {path}")
     if not is_run(path):
@@ -266,14 +312,31 @@ def find_checkpoint(path: Path, warn: Callable[[str], None]) -> Path:
     incompatible = None
     for candidate in step_directories(path):
         try:
-            read_checkpoint(candidate, ACTING_PARTS)
-            return candidate
+            return load_checkpoint(candidate, ACTING_PARTS)
+        except PrunedError:
+            raise
         except CheckpointError as error:
             warn(f"{error}; falling back to the previous checkpoint")
             incompatible = error if isinstance(error, IncompatibleError) else incompatible
     if incompatible is not None:
         raise incompatible
-    raise CheckpointError(f"the run {path} has no usable checkpoint; train it with: rl-training resume {path}")
+    replacing = any((path / "checkpoints").glob(f"{REPLACED_PREFIX}*"))  # its successor has the name in a moment
+    raise (PrunedError if replacing else CheckpointError)(
+        f"the run {path} has no usable checkpoint; train it with: rl-training resume {path}"
+    )
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path leads to a checkpoint rather than to a run directory."""
+    return (path / MANIFEST).exists() or (path.is_symlink() and path.parent.absolute().name == "checkpoints")
+
+
+def run_of(path: Path) -> Path:
+    """The run directory that a path is in, or the path itself if it is in none."""
+    for folder in path.resolve().parents:
+        if is_run(folder):
+            return folder
+    return path
 
 
 def _fresh_path(config: TrainConfig) -> Path:

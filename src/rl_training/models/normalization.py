@@ -42,10 +42,13 @@ class RunningMoments:
         return deviation
 
     def state_dict(self) -> State:
-        return {"count": self.count, "mean": self.mean.copy(), "squares": self.squares.copy()}
+        # Arithmetic turns an array without dimensions into a number; saved as an array, it is the same after loading.
+        return {"count": self.count, "mean": np.array(self.mean), "squares": np.array(self.squares)}
 
     def load_state_dict(self, state: State) -> None:
-        self.count, self.mean, self.squares = float(state["count"]), np.array(state["mean"]), np.array(state["squares"])
+        shape = np.shape(self.mean)  # release 0.2.0 saved the shape () as a number or as (1,)
+        self.count = float(state["count"])
+        self.mean, self.squares = (np.array(state[name], np.float64).reshape(shape) for name in ("mean", "squares"))
 
 
 class ObservationNormalizer(nn.Module):

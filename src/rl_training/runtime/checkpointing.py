@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_training.errors import CheckpointError
-from rl_training.experiment.checkpoint import read_checkpoint, read_manifest, write_checkpoint
+from rl_training.experiment.checkpoint import load_checkpoint, read_manifest, write_checkpoint
 from rl_training.experiment.compat import part_of, with_defaults
 from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS
-from rl_training.runtime.inference import acting_parts
+from rl_training.runtime.inference import acting_parts, fitting
 from rl_training.types import State
 
 if TYPE_CHECKING:
@@ -68,10 +67,11 @@ class Checkpointer:
 
     def restore(self, checkpoint: Path) -> None:
         """Puts the run back to the moment of a checkpoint."""
-        trainer, manifest = self._trainer, read_manifest(checkpoint)
-        with_replay = REPLAY_PART in manifest["parts"]
-        parts = read_checkpoint(checkpoint, (*TRAINING_PARTS, REPLAY_PART) if with_replay else TRAINING_PARTS)
-        try:
+        trainer = self._trainer
+        with_replay = REPLAY_PART in read_manifest(checkpoint)["parts"]
+        loaded = load_checkpoint(checkpoint, (*TRAINING_PARTS, REPLAY_PART) if with_replay else TRAINING_PARTS)
+        parts, manifest = loaded.parts, loaded.manifest
+        with fitting(f"the checkpoint {checkpoint}"):
             # A key that this version has and the checkpoint lacks starts from its initial value.
             initial = {"training": trainer.training_state(), REPLAY_PART: trainer.learner.replay_state() or {}}
             for part in initial.keys() & parts.keys():
@@ -79,7 +79,5 @@ class Checkpointer:
                 parts[part] = with_defaults(parts[part], initial[part], place, manifest.get("written_by"))
             trainer.load(parts)
             trainer.log.restore(manifest["info"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"the checkpoint {checkpoint} does not fit its config: {error}") from error
         if with_replay:
             self._saved_at = trainer.env_steps

@@ -14,15 +14,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from rl_training.algorithms.policy import ExportModule, Policy
 from rl_training.errors import CheckpointError, ConfigError, MissingExtraError
-from rl_training.experiment.compat import PartContext, migrate, naming_the_writer, readable_version, stamp
-from rl_training.experiment.config import TrainConfig, resolve_config
+from rl_training.experiment.compat import PartContext, migrate, readable_version, stamp
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.files import open_to_read, parse_json, remove
 from rl_training.experiment.run import ACTING_PARTS
-from rl_training.runtime.inference import build_policy, predict
+from rl_training.experiment.states import parse_arrays
+from rl_training.experiment.trust import Trust
+from rl_training.runtime.inference import fitting, policy_of, predict
 from rl_training.types import Array, SpaceSpec
 
 FORMATS = ("onnx", "safetensors")
@@ -46,6 +49,7 @@ def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: 
     write = _export_onnx if chosen == "onnx" else _export_safetensors
     temporary = path.with_name(f".writing-{path.name}")
     try:
+        remove(temporary)  # if a link has its name, writing would follow it
         _require_the_policys_actions(policy)
         difference = write(policy, config, temporary)
         if not difference <= TOLERANCE:  # a NaN fails too
@@ -181,18 +185,34 @@ def _export_safetensors(policy: Policy, config: TrainConfig, path: Path) -> floa
     return _largest_difference(_outputs(_module(policy), obs), _outputs(_module(load_exported(path)), obs))
 
 
-def load_exported(path: Path) -> Policy:
-    """Loads the policy from a safetensors export of this version or an older one."""
-    with safe_open(path, framework="numpy") as file:
-        description = json.loads(file.metadata()["rl_training"])
-    weights = {name: torch.from_numpy(value) for name, value in load_file(path).items()}
-    parts = {"agent": {key: description[key] for key in ("config", "spaces")}, "policy": weights}
-    place, algo = f"the exported policy {path}", description["config"].get("algo")
+def load_exported(path: Path, *, trust_modules: bool = False) -> Policy:
+    """Loads the policy from a safetensors export of this version or an older one.
+
+    An algorithm of another package (``module:Class``) is imported only from a trusted place, unless ``trust_modules``.
+    """
+    place = f"the exported policy {path}"
+    description, weights = _read_export(path)
+    algo = description["config"].get("algo")
+    parts: dict[str, Any] = {"agent": {key: description.get(key) for key in ("config", "spaces")}, "policy": weights}
     for name, state in parts.items():
         version = readable_version(name, description, place)
         parts[name] = migrate(state, version, PartContext(name, algo), place)
-    with naming_the_writer(path, description.get("written_by")):
-        config = resolve_config(parts["agent"]["config"])
-    policy = build_policy(config, SpaceSpec.from_json(parts["agent"]["spaces"]))
-    policy.load_state_dict(parts["policy"])
+    policy, _ = policy_of(parts, place, description.get("written_by"), Trust(path.parent, trust_modules))
     return policy
+
+
+def _read_export(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The description and the weights in a safetensors export."""
+    try:
+        with open_to_read(path.resolve()) as file:  # a link to it is the user's own
+            content = file.read()
+    except OSError as error:
+        raise CheckpointError(f"cannot read the exported policy {path}: {error.strerror}") from error
+    arrays = parse_arrays(content, path)
+    length = int.from_bytes(content[:8], "little")
+    header = parse_json(content[8 : 8 + length], path)
+    description = parse_json(str(header.get("__metadata__", {}).get("rl_training", "null")).encode(), path)
+    if not isinstance(description, dict) or not isinstance(description.get("config"), dict):
+        raise CheckpointError(f"{path} is not a policy exported by rl_training: it has no description of one")
+    with fitting(f"the exported policy {path}"):
+        return description, {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}

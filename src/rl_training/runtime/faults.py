@@ -7,6 +7,7 @@ import shlex
 
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.files import replace_text
 from rl_training.experiment.run import Run
 
 
@@ -20,7 +21,7 @@ def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, e
         "episode_seed": fault.episode_seed,
         "actions": fault.actions,
     }
-    path.write_text(json.dumps(report) + "\n", "utf-8")
+    replace_text(path, json.dumps(report) + "\n")
     return (
         f"The run is saved at step {env_steps}; {path} has the episode seed and the actions that reproduce this. Once the "
         f"environment is fixed: rl-training resume {shlex.quote(str(run.path))}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,52 @@ from numpy.typing import NDArray
 
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.policy import Policy
-from rl_training.errors import CheckpointError, ObservationError
-from rl_training.experiment.checkpoint import read_checkpoint, read_manifest, write_checkpoint
+from rl_training.errors import CheckpointError, ObservationError, RLTrainingError
+from rl_training.experiment.checkpoint import write_checkpoint
 from rl_training.experiment.compat import naming_the_writer
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import get_algorithm
-from rl_training.experiment.run import ACTING_PARTS, find_checkpoint
+from rl_training.experiment.run import load_acting, run_of
+from rl_training.experiment.trust import Trust
 from rl_training.types import Array, Carry, SpaceSpec, State
 
 
-def load_policy(path: Path, warn: Callable[[str], None]) -> tuple[TrainConfig, Policy, Path]:
+def load_policy(path: Path, warn: Callable[[str], None], *, trust_modules: bool = False) -> tuple[TrainConfig, Policy, Path]:
     """The policy of a run or checkpoint with its config. Reads no training state and creates no environment."""
-    checkpoint = find_checkpoint(path, warn)
-    parts = read_checkpoint(checkpoint, ACTING_PARTS)
-    try:
-        with naming_the_writer(checkpoint, read_manifest(checkpoint)["written_by"]):
-            config = resolve_config(parts["agent"]["config"])
+    loaded = load_acting(path, warn)
+    policy, config = policy_of(
+        loaded.parts,
+        f"the checkpoint {loaded.path}",
+        loaded.manifest["written_by"],
+        Trust(run_of(loaded.path), trust_modules),
+    )
+    return config, policy, loaded.path
+
+
+def policy_of(parts: Mapping[str, State], place: str, written_by: object, trust: Trust) -> tuple[Policy, TrainConfig]:
+    """The policy and the config in the acting parts of a checkpoint or an export."""
+    with fitting(place):
+        values = parts["agent"]["config"]
+        if not isinstance(values, dict) or not all(isinstance(values.get(key), str) for key in ("algo", "env_id")):
+            raise CheckpointError(f"{place} holds no valid config: it names no algorithm or no environment")
+        trust.require_algo(values)
+        with naming_the_writer(place.removeprefix("the checkpoint "), written_by):
+            config = resolve_config(values)
         policy = build_policy(config, SpaceSpec.from_json(parts["agent"]["spaces"]))
         policy.load_state_dict(parts["policy"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"the checkpoint {checkpoint} does not fit its config: {error}") from error
-    return config, policy, checkpoint
+    return policy, config
+
+
+@contextlib.contextmanager
+def fitting(place: str) -> Iterator[None]:
+    """Whatever a forged or damaged state makes the code raise becomes one sentence."""
+    try:
+        yield
+    except RLTrainingError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckpointError(f"{place} does not fit its config: {reason}") from error
 
 
 def acting_parts(policy: Policy, config: TrainConfig) -> dict[str, State]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.config import load_config_data
-from rl_training.experiment.metrics import METRICS_FILE, read_metrics
-from rl_training.experiment.run import CONFIG_FILE, is_run
+from rl_training.experiment.config import rename_old
+from rl_training.experiment.files import remove
+from rl_training.experiment.metrics import METRICS_FILE, read_log
+from rl_training.experiment.run import is_run, read_run_config
+from rl_training.experiment.trust import Trust
 
 Curve = tuple[list[int], list[float]]
 
@@ -27,9 +30,10 @@ def plot_runs(paths: Sequence[Path], output: Path) -> list[str]:
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     labels = []
     for label, members in groups.items():
-        evaluated = all(read_metrics(path, "eval") for path in members)
+        logs = {path: read_log(path) for path in members}
+        evaluated = all(any(record["kind"] == "eval" for record in log) for log in logs.values())
         kind = "eval" if evaluated else "train"
-        curves = [_curve(path, kind) for path in members]
+        curves = [_curve(path, [record for record in log if record["kind"] == kind]) for path, log in logs.items()]
         steps, returns = on_common_steps(curves)
         count = f", {len(members)} seeds" if len(members) > 1 else ""
         text = f"{label} ({'evaluation' if evaluated else 'training'}{count})"
@@ -42,12 +46,16 @@ def plot_runs(paths: Sequence[Path], output: Path) -> list[str]:
     axes.set_ylabel("return")
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize="small")
+    partial = output.with_name(f".writing-{output.name}")
     try:
-        figure.savefig(output, dpi=150)
+        remove(partial)
+        figure.savefig(partial, dpi=150)
+        partial.replace(output)  # a link that has this name is replaced, not followed
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot write the plot {output}: {error}") from error
     finally:
         pyplot.close(figure)
+        partial.unlink(missing_ok=True)
     return labels
 
 
@@ -59,7 +67,7 @@ def _group_by_config(paths: Sequence[Path]) -> dict[str, list[Path]]:
     for path in paths:
         if not is_run(path) or not (path / METRICS_FILE).exists():
             raise CheckpointError(f"{path} is not a run directory with a {METRICS_FILE}")
-        config = load_config_data(str(path / CONFIG_FILE))
+        config = _config_of(path)
         key = repr({name: value for name, value in config.items() if name not in ("seed", "output_dir")})
         members.setdefault(key, []).append(path)
         names[key] = f"{config['algo']} {config['env_id']}"
@@ -70,8 +78,17 @@ def _group_by_config(paths: Sequence[Path]) -> dict[str, list[Path]]:
     return groups
 
 
-def _curve(path: Path, kind: str) -> Curve:
-    records = [record for record in read_metrics(path, kind) if record.get("return_mean") is not None]
+def _config_of(path: Path) -> dict[str, Any]:
+    """The settings of a run, under current names unless that needs a module that is not trusted."""
+    data = read_run_config(path)
+    with contextlib.suppress(ConfigError):
+        Trust(path).require_algo(data)
+        return rename_old(data)
+    return data
+
+
+def _curve(path: Path, log: Sequence[dict[str, Any]]) -> Curve:
+    records = [record for record in log if record.get("return_mean") is not None]
     if not records:
         raise CheckpointError(f"{path} has logged no returns yet")
     return [record["step"] for record in records], [record["return_mean"] for record in records]

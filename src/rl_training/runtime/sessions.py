@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rl_training.envs.factory import EnvFactory
-from rl_training.errors import ConfigError
+from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import REPLAY_PART, Run, last_good_checkpoint, open_run, owning_run
+from rl_training.experiment.trust import Trust
 from rl_training.runtime.progress import Progress, choose_progress
 from rl_training.runtime.trainer import Trainer, TrainResult
 
@@ -61,17 +62,22 @@ def resume_training(
     factory: EnvFactory | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None],
+    trust_modules: bool = False,
 ) -> Trainer:
     """A trainer at the last good checkpoint of a run directory, or at the checkpoint that the path names.
 
-    A run that was stopped before its first checkpoint starts over and takes the same path.
+    A run that was stopped before its first checkpoint starts over and takes the same path. The modules that the run names
+    are imported only from trusted places, unless ``trust_modules``.
     """
     run_path, checkpoint = owning_run(path)
-    run = open_run(run_path)
+    trust = Trust(run_path, trust_modules)
+    run = open_run(run_path, trust)
     trainer = None
     try:
+        if factory is None and not run.config.env_from_python:
+            trust.require_env(run.config.env_id)
         checkpoint = checkpoint or last_good_checkpoint(run_path, warn)
-        config = _extended(run, 0 if checkpoint is None else read_manifest(checkpoint)["info"]["step"], total_timesteps)
+        config = _extended(run, 0 if checkpoint is None else _step_of(checkpoint), total_timesteps)
         trainer = Trainer(config, run=run, factory=factory, progress=progress)
         trainer.require_room_to_save()
         if checkpoint is not None:
@@ -84,6 +90,14 @@ def resume_training(
     except BaseException:
         (trainer or run).close()
         raise
+
+
+def _step_of(checkpoint: Path) -> int:
+    """The step at which a checkpoint was written."""
+    info = read_manifest(checkpoint)["info"]
+    if not {"step", "metrics_bytes"} <= info.keys():
+        raise CheckpointError(f"the checkpoint {checkpoint} cannot be resumed: it does not say where its run was")
+    return int(info["step"])
 
 
 def _extended(run: Run, reached: int, total_timesteps: int | None) -> TrainConfig:

@@ -17,6 +17,7 @@ from rl_training.algorithms.policy import Policy
 from rl_training.envs.factory import Env, EnvFactory, RegisteredEnv, env_name
 from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.files import remove
 from rl_training.runtime.evaluation import evaluate_policy
 from rl_training.runtime.setup import make_pool
 
@@ -118,6 +119,7 @@ def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None
         raise ConfigError(f"{config.env_id} renders images of {dtype}; a video needs uint8, or floats from 0 to 1")
     partial = path.with_name(f"{path.stem}.partial{path.suffix}")
     write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_gif
+    remove(partial)  # if a link has its name, writing would follow it
     write(film, partial)
     partial.replace(path)
     return film

@@ -1,0 +1,23 @@
+"""Where Python looks for modules: what of it the user has chosen, and what merely happens to be the current directory."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+
+def python_path() -> list[str]:
+    """The entries of the user's ``PYTHONPATH``. An empty entry would mean the current directory, which is no choice."""
+    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def forget_current_directory() -> None:
+    """Takes the current directory off the search path, where ``python -m`` puts it, unless it is on ``PYTHONPATH``.
+
+    Otherwise a run directory that happens to be the current one could provide any module or plugin that is looked for.
+    """
+    here = os.path.realpath(os.curdir)
+    if here not in map(os.path.realpath, python_path()):
+        sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != here]
+        importlib.invalidate_caches()
