@@ -16,6 +16,7 @@ SPACES: dict[str, tuple[spaces.Space[Any], Any]] = {
     "discrete": (spaces.Discrete(5), 1),
     "empty": (spaces.Box(-1, 1, (0,), np.float32), np.zeros(0, np.float32)),
     "text": (spaces.Text(5), "abc"),
+    "foreign text": (spaces.Text(5), "a b"),  # no space is in its alphabet
 }
 
 
@@ -53,7 +54,7 @@ class MisbehavingEnv(gym.Env[Any, Any]):
 
     def _spoiled(self, right: Any) -> Any:
         """The lie, in the shape of what it replaces: of an array, one entry is false."""
-        if not isinstance(right, np.ndarray) or isinstance(self._lie, str):
+        if not isinstance(right, np.ndarray) or isinstance(self._lie, (str, list)):
             return self._lie
         wrong = right.astype(np.float64)
         wrong.flat[-1] = self._lie

@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RLTrainingError as error:
         print(f"error: {error}", file=sys.stderr)
         return USER_ERROR
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's way to say the same
+            raise
         reason = f" ({one_line(str(error))})" if str(error) else ""
         print(f"error: the memory is used up{reason}; lower the sizes in the config, or raise ulimit -v", file=sys.stderr)
         return USER_ERROR

@@ -84,7 +84,8 @@ class FrameReplayBuffer(EpisodeRings):
         """Short episodes leave room for fewer transitions. With fewer than a batch, no update would ever be made."""
         if held >= self._batch_size:
             return
-        enough = -(-self.capacity * self._batch_size // max(held, 1))
+        further = self.num_envs * (self.n_step + 3 * self.stack + 2)  # slots that do not grow with the capacity
+        enough = further - (-self.capacity * self._batch_size // max(held, 1))
         warnings.warn(
             f"the replay is full, but with episodes as short as these it holds only {held} transitions of the "
             f"{self._batch_size} in a batch, so nothing is learned: raise algo_kwargs.buffer_size from {self.capacity} to at "

@@ -53,10 +53,7 @@ class RolloutBuffer:
         """``carry`` is the carry at the start of an episode, (env, ...) each. With ``masked_actions`` (the number of
         actions) the masks are stored too."""
         size = (steps, num_envs)
-        row = (
-            2 * math.prod(obs_shape) * np.dtype(obs_dtype).itemsize
-            + math.prod(action_shape) * np.dtype(action_dtype).itemsize
-        )
+        row = 2 * np.dtype((obs_dtype, obs_shape)).itemsize + np.dtype((action_dtype, action_shape)).itemsize
         state = 2 * sum(array.nbytes for array in carry)
         require_memory(
             steps * (num_envs * (row + 6 + masked_actions) + state),

@@ -82,9 +82,7 @@ def created(factory: EnvFactory) -> Env:
     except RLTrainingError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"the environment cannot be created ({described(error)}); correct the function that does"
-        ) from error
+        raise ConfigError(f"the environment cannot be created: its function raised {described(error)}") from error
     if not isinstance(env, gym.Env):
         raise ConfigError(f"the function that creates the environment returned {shown(env)}, which is not a gymnasium.Env")
     return env

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import resource
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -21,14 +22,19 @@ def require_room(*shape: int) -> None:
     if needed > memory:
         raise ConfigError(
             f"a layer of {' x '.join(map(str, shape))} weights needs {needed / 1e9:.1f} GB, but there are {memory / 1e9:.1f} "
-            "GB of memory in all; lower the sizes of the network in algo_kwargs, such as hidden_sizes"
+            "GB of memory for it; lower the sizes of the network in algo_kwargs, such as hidden_sizes"
         )
 
 
 def _whole_memory() -> int:
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    """The machine's memory, or the addresses that ``ulimit -v`` leaves to this process."""
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return whole if limit == resource.RLIM_INFINITY else min(whole, limit)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return whole
+    pages = Path("/proc/self/statm")
+    used = int(pages.read_text("utf-8").split()[0]) * resource.getpagesize() if pages.exists() else 0
+    return min(whole, max(limit - used, 0))
 
 
 def uninitialised(layer: Layer) -> Layer:
