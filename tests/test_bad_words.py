@@ -401,6 +401,11 @@ def test_networks_and_rollouts_that_do_not_fit(algo: str, settings: dict[str, An
     assert not Path("runs").exists()
 
 
+def test_worker_processes_that_do_not_fit() -> None:
+    with pytest.raises(ConfigError, match=r"100000 environments needs 4000\.0 GB, but only .* lower num_envs"):
+        make_pool(tiny_config("dqn"), None, "env", 100_000, "subprocess")
+
+
 def limited(which: int, limit: int, *settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*CLI, *TRAIN, *settings, "--output-dir", "out"],

@@ -85,31 +85,34 @@ class Limits:
     """The bounds of packed observations. Values that are not finite are faults; the first finite one outside its bounds gives
     a warning, and from then on only finiteness is checked."""
 
-    def __init__(self, low: Array, high: Array, env_id: str, leaf: ObservationLeaf) -> None:
+    def __init__(self, low: Array, high: Array, env_id: str, leaf: ObservationLeaf, rows: int) -> None:
         self._env_id, self._raw_shape = env_id, leaf.raw_shape
-        self._low = self._packed(low, -LARGEST, leaf)
-        self._high = self._packed(high, LARGEST, leaf)
+        self._low, self._high = self._packed(low, -LARGEST, leaf, rows), self._packed(high, LARGEST, leaf, rows)
 
     @staticmethod
-    def _packed(bound: Array, unbounded: float, leaf: ObservationLeaf) -> Array:
+    def _packed(bound: Array, unbounded: float, leaf: ObservationLeaf, rows: int) -> Array:
+        """A bound for every entry of a batch: numpy compares arrays of one shape in half the time of broadcasting."""
         known = np.where(np.isnan(bound), unbounded, bound.astype(np.float64))
-        return np.clip(known, -LARGEST, LARGEST).reshape(leaf.shape).astype(leaf.dtype)
+        packed = np.clip(known, -LARGEST, LARGEST).reshape(leaf.shape).astype(leaf.dtype)
+        return np.repeat(packed[None], rows, axis=0)
 
     def hold(self, obs: Array) -> bool:
-        """Whether all of these observations are finite and within the bounds."""
-        return bool(((obs >= self._low) & (obs <= self._high)).all())
+        """Whether all observations of a batch are finite and within the bounds."""
+        within = (obs >= self._low) & (obs <= self._high)
+        return b"\0" not in within.tobytes()  # as ``all()``, which takes three times as long for a few numbers
 
     def problem(self, row: Array) -> str | None:
         """Why one observation is a fault. If it is only outside its bounds, there is a warning instead."""
         if not np.isfinite(row).all():
             return f"the observation is not finite: {shown(row.tolist())}"
-        outside = np.flatnonzero((row < self._low) | (row > self._high))
+        low, high = self._low[0], self._high[0]
+        outside = np.flatnonzero((row < low) | (row > high))
         if len(outside):
             flat = outside[0]
             entry = list(map(int, np.unravel_index(flat, self._raw_shape))) if self._raw_shape else ""
             warnings.warn(
                 f"{self._env_id} returns observations outside its observation_space: entry {entry} is {row.flat[flat]}, but "
-                f"its bounds are {self._low.flat[flat]} and {self._high.flat[flat]}. They are used as they are; correct the "
+                f"its bounds are {low.flat[flat]} and {high.flat[flat]}. They are used as they are; correct the "
                 "space or the environment. This warning is not repeated.",
                 ObservationOutsideSpace,
                 stacklevel=3,

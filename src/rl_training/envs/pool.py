@@ -125,7 +125,7 @@ class SeededEnvPool:
         bounds = observation_bounds(worker.env.observation_space)
         if bounds is None:
             return None
-        limits = Limits(*bounds, self.env_id, self.spec.observation.only)
+        limits = Limits(*bounds, self.env_id, self.spec.observation.only, self.num_envs)
         if self._stream != "env":
             limits.only_finite()
         return limits
@@ -169,15 +169,14 @@ class SeededEnvPool:
                 self._workers[i].begin_step(env_actions[i])
             for i in indices:
                 observed, step_reward, end, cut = self._workers[i].end_step()
-                problem = (
-                    self._store(next_obs, next_mask, i, observed)
-                    or reward_problem(step_reward)
-                    or flag_problem("terminated", end)
-                    or flag_problem("truncated", cut)
-                )
+                problem = self._store(next_obs, next_mask, i, observed) or reward_problem(step_reward)
+                if type(end) is not bool or type(cut) is not bool:
+                    problem = problem or flag_problem("terminated", end) or flag_problem("truncated", cut)
                 if problem is not None:
                     raise self._fault(i, env_actions, problem)
-                reward[i], terminated[i], truncated[i] = step_reward, end, cut
+                reward[i] = step_reward
+                terminated[i] = end
+                truncated[i] = cut
         except EnvironmentFault:
             raise
         except (Exception, SystemExit) as error:
@@ -226,7 +225,7 @@ class SeededEnvPool:
         except (Exception, SystemExit) as error:
             raise self._reset_fault(i, seed, described(error)) from error
         problem = self._store(obs, mask, i, observed)
-        if problem is None and self._limits is not None and not self._limits.hold(obs[i]):
+        if problem is None and self._limits is not None:
             problem = self._limits.problem(obs[i])
         if problem is not None:
             raise self._reset_fault(i, seed, problem)

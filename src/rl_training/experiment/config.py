@@ -249,7 +249,7 @@ def load_config_data(name_or_path: str) -> dict[str, Any]:
             text = path.read_text("utf-8")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise ConfigError(f"cannot read the config file {shown(name_or_path)[1:-1]}: {reason}") from error
+            raise ConfigError(f"cannot read the config file {_shortened(name_or_path)}: {reason}") from error
     data = parse_yaml(text, name_or_path)
     if not isinstance(data, dict):
         raise ConfigError(f"the config {name_or_path} must be a mapping of settings, such as 'algo: dqn'")

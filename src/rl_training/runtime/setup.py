@@ -16,8 +16,9 @@ from rl_training.types import SpaceSpec
 
 #: More threads than this, and than twice the processors, are a mistake: starting them could end the process.
 MOST_THREADS = 512
-#: What one environment and one evaluated episode take at the least. Most environments take far more.
+#: What an environment, a worker process and an evaluated episode take at the least. Most environments take far more.
 BYTES_PER_ENV = 4_000
+BYTES_PER_WORKER = 40_000_000
 BYTES_PER_EPISODE = 16
 
 
@@ -34,7 +35,7 @@ def make_pool(
             "env_workers: subprocess and env_fresh need to create environments; pass a function that creates one instead of "
             "an environment"
         )
-    _require_resources(config, num_envs)
+    _require_resources(config, num_envs, workers)
     factory = factory or RegisteredEnv(config.env_id, config.env_kwargs)
     pool = SeededEnvPool(
         WrappedEnv(factory, config.wrappers) if config.wrappers else factory,
@@ -53,7 +54,7 @@ def make_pool(
     return pool
 
 
-def _require_resources(config: TrainConfig, num_envs: int) -> None:
+def _require_resources(config: TrainConfig, num_envs: int, workers: str) -> None:
     """Refuses what this machine cannot hold, before any of it is created."""
     cpus = os.cpu_count() or 1
     most = max(MOST_THREADS, 2 * cpus)
@@ -64,7 +65,7 @@ def _require_resources(config: TrainConfig, num_envs: int) -> None:
         )
     evaluated = max(config.eval.episodes, config.eval.final_episodes)
     for count, size, what, setting in (
-        (num_envs, BYTES_PER_ENV, "environments", "num_envs"),
+        (num_envs, BYTES_PER_ENV if workers == "inline" else BYTES_PER_WORKER, "environments", "num_envs"),
         (config.eval.num_envs, BYTES_PER_ENV, "environments for evaluation", "eval.num_envs"),
         (evaluated, BYTES_PER_EPISODE, "episodes in an evaluation", "eval.episodes and eval.final_episodes"),
     ):
