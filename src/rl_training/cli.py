@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
+import resource
 import shlex
 import sys
 import warnings
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rl_training.arguments import make_parser
-from rl_training.errors import ConfigError, ObservationError, RLTrainingError, did_you_mean
+from rl_training.errors import ConfigError, ObservationError, RLTrainingError, did_you_mean, one_line, shown
 from rl_training.search_path import forget_current_directory
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 USER_ERROR = 2
 #: Keys that a line of input to `predict` may contain.
 PREDICT_KEYS = ("obs", "action_mask", "reward", "episode_start")
+#: The address space that loading torch takes; with less, it would fail somewhere inside.
+LEAST_ADDRESSES = 800_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,17 +36,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not getattr(arguments, "trust_modules", True):
         forget_current_directory()  # before anything searches it for modules and plugins
     try:
+        _require_address_space()
         code: int = COMMANDS[arguments.command](arguments)
         sys.stdout.flush()
         return code
     except RLTrainingError as error:
         print(f"error: {error}", file=sys.stderr)
         return USER_ERROR
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's way to say the same
+            raise
+        reason = f" ({one_line(str(error))})" if str(error) else ""
+        print(f"error: the memory is used up{reason}; lower the sizes in the config, or raise ulimit -v", file=sys.stderr)
+        return USER_ERROR
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader has closed the pipe, as in `rl-training list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in CANNOT_OPEN:
+            raise
+        print(
+            f"error: {shown(error.filename)} cannot be opened: {error.strerror}; {CANNOT_OPEN[error.errno]}", file=sys.stderr
+        )
+        return USER_ERROR
+
+
+#: Failures to open a file that can happen anywhere, and what to do about them.
+CANNOT_OPEN = {
+    errno.ENAMETOOLONG: "use a shorter path",
+    errno.EMFILE: "raise ulimit -n, or lower num_envs",
+    errno.ENFILE: "close other programs, or lower num_envs",
+}
+
+
+def _require_address_space() -> None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESSES:
+        raise ConfigError(
+            f"torch needs {LEAST_ADDRESSES / 1e9:.1f} GB of address space to load, but this process may have "
+            f"{limit / 1e9:.1f} GB: raise the limit with ulimit -v"
+        )
 
 
 def _show_warning(
@@ -53,7 +88,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    _warn(str(message))
+    _warn(one_line(str(message)))
 
 
 def _warn(message: str) -> None:
@@ -179,12 +214,14 @@ def _predict_fields(text: str) -> dict[str, Any]:
         line = json.loads(text)
     except ValueError as error:
         raise ObservationError(f"not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise ObservationError("the observation is nested too deeply for any policy") from error
     fields = line if isinstance(line, dict) else {"obs": line}
     if "obs" not in fields:
-        raise ObservationError(f"an object needs the key 'obs'; this one has {', '.join(fields) or 'no keys'}")
+        raise ObservationError(f"an object needs the key 'obs'; this one has {', '.join(map(shown, fields)) or 'no keys'}")
     unknown = [key for key in fields if key not in PREDICT_KEYS]
     if unknown:
-        raise ObservationError(f"unknown key '{unknown[0]}'{did_you_mean(unknown[0], PREDICT_KEYS)}")
+        raise ObservationError(f"unknown key {shown(unknown[0])}{did_you_mean(unknown[0], PREDICT_KEYS)}")
     return fields
 
 
@@ -198,17 +235,22 @@ def _observations(source: str | None) -> Iterator[tuple[int, str]]:
         try:
             text = Path(source).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ObservationError(f"--obs '{source}' is neither JSON nor a readable file ({error})") from error
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise ObservationError(f"--obs {shown(source)} is neither JSON nor a readable file ({reason})") from error
         lines = [text] if _is_json(text) else text.splitlines()  # one on several lines, or one per line
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield number, line
+    number = 0
+    try:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, line
+    except UnicodeDecodeError as error:
+        raise ObservationError(f"line {number + 1} is not UTF-8 text") from error
 
 
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

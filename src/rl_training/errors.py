@@ -11,10 +11,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 MOST_CHOICES_SHOWN = 60
+#: longest part of a value that a message repeats, and of a name that is compared with the valid ones
+MOST_SHOWN = 200
 
 
 class RLTrainingError(Exception):
-    """Base of every error whose message is meant for the user."""
+    """Base of every error whose message is meant for the user. The message is one line."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class ConfigError(RLTrainingError):
@@ -74,7 +79,33 @@ class EnvironmentFault(RLTrainingError):
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """The end of an error message: the closest valid name, or all valid names if none is close and they are few enough."""
     choices = sorted(options)
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name[:MOST_SHOWN], choices, n=1, cutoff=0.6)
     if near:
         return f"; did you mean '{near[0]}'?"
     return f"; choose one of: {', '.join(choices)}" if 0 < len(choices) <= MOST_CHOICES_SHOWN else ""
+
+
+def one_line(text: str) -> str:
+    """The text on one line, with escapes in place of characters that a terminal cannot show."""
+    line = " ".join(part for part in map(str.strip, text.splitlines()) if part)
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
+
+
+def shown(value: object) -> str:
+    """A value in a message: what ``repr`` gives, shortened. It may come from anywhere, so even ``repr`` may fail."""
+    try:
+        text = repr(value)
+    except Exception:  # nested too deeply, a number with too many digits, or an object whose repr is broken
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def described(error: BaseException) -> str:
+    """Another library's exception in a message: its type and its text."""
+    try:
+        text = one_line(str(error))
+    except Exception:  # an exception of the user's that cannot describe itself
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

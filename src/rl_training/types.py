@@ -252,8 +252,16 @@ class ActionSpec:
             return action + self.start if self.start else action
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
         scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
-        scaled = np.minimum(scaled, high)  # with asymmetric bounds, the sum can round to above them
-        return scaled.astype(np.float32).reshape(len(action), *self.raw_shape)
+        scaled = np.minimum(scaled, high).astype(np.float32)  # with asymmetric bounds, the sum can round to above them
+        if self._double_bounds is not None:
+            scaled = scaled.astype(np.float64).clip(*self._double_bounds)
+        return scaled.reshape(len(action), *self.raw_shape)
+
+    @cached_property
+    def _double_bounds(self) -> tuple[Array, Array] | None:
+        """Bounds that single precision cannot hold, such as 0.1 in float64, where it would exceed them by rounding."""
+        bounds = np.asarray(self.low), np.asarray(self.high)
+        return None if all(np.array_equal(bound, bound.astype(np.float32)) for bound in bounds) else bounds
 
     def from_env(self, action: Array) -> Array:
         """The inverse of ``to_env``: converts environment actions to policy actions."""

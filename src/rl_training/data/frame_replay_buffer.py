@@ -7,6 +7,7 @@ memory.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ class FrameReplayBuffer(EpisodeRings):
         rng: np.random.Generator,
         device: torch.device | str = "cpu",
         alpha: float | None = None,
+        batch_size: int = 0,
     ) -> None:
+        """``batch_size`` is the number of transitions that an update will need; with too few for ever, there is a warning."""
         if capacity < num_envs:
             raise ConfigError(f"algo_kwargs.buffer_size ({capacity}) must be at least num_envs ({num_envs})")
         self.capacity = capacity
@@ -65,10 +68,31 @@ class FrameReplayBuffer(EpisodeRings):
             what=f"a replay of {capacity} transitions, each frame stored once,",
         )
 
+        # In episodes of one step, a transition takes stack + 1 slots: if even these hold a batch, there is nothing to watch.
+        self._batch_size = batch_size if batch_size * (stack + 1) > capacity else 0
+        self._look_at = 2 * self._slots  # observations of each environment, when every ring has been filled twice
+
     def add(self, step: Step) -> None:
         """Adds one step of all environments. Observations are whole stacks, oldest frame first."""
         assert step.obs.dtype == step.next_obs.dtype == np.uint8
         self._add_steps(step, range(self.num_envs))
+        if self._batch_size and min(ring.written for ring in self._rings) >= self._look_at:
+            self._look_at += self._slots
+            self._warn_if_too_few(len(self))
+
+    def _warn_if_too_few(self, held: int) -> None:
+        """Short episodes leave room for fewer transitions. With fewer than a batch, no update would ever be made."""
+        if held >= self._batch_size:
+            return
+        further = self.num_envs * (self.n_step + 3 * self.stack + 2)  # slots that do not grow with the capacity
+        enough = further - (-self.capacity * self._batch_size // max(held, 1))
+        warnings.warn(
+            f"the replay is full, but with episodes as short as these it holds only {held} transitions of the "
+            f"{self._batch_size} in a batch, so nothing is learned: raise algo_kwargs.buffer_size from {self.capacity} to at "
+            f"least {enough}, or lower algo_kwargs.batch_size",
+            stacklevel=2,
+        )
+        self._batch_size = 0  # said once
 
     def _items(self, env: int, windows: range, ended: bool) -> range:
         return windows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from pathlib import Path
 
 from rl_training.errors import ConfigError
@@ -17,8 +18,17 @@ GROUP_FILES = {
 
 def available_memory() -> int | None:
     """Bytes that can be used without swapping or being killed; None if the system does not report it."""
-    known = [free for free in (_machine_memory(), _group_memory()) if free is not None]
+    known = [free for free in (_machine_memory(), _group_memory(), _address_space()) if free is not None]
     return min(known, default=None)
+
+
+def _address_space(own: Path = Path("/proc/self/statm")) -> int | None:
+    """The addresses left within the limit that ``ulimit -v`` sets."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    used = int(own.read_text("utf-8").split()[0]) * resource.getpagesize() if own.exists() else 0
+    return max(limit - used, 0)
 
 
 def _machine_memory() -> int | None:

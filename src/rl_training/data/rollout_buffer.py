@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.data.memory import require_memory
 from rl_training.types import Array, Carry, State, Step
 
 
@@ -52,6 +53,13 @@ class RolloutBuffer:
         """``carry`` is the carry at the start of an episode, (env, ...) each. With ``masked_actions`` (the number of
         actions) the masks are stored too."""
         size = (steps, num_envs)
+        row = 2 * np.dtype((obs_dtype, obs_shape)).itemsize + np.dtype((action_dtype, action_shape)).itemsize
+        state = 2 * sum(array.nbytes for array in carry)
+        require_memory(
+            steps * (num_envs * (row + 6 + masked_actions) + state),
+            f"a rollout of {steps} steps of {num_envs} environment(s)",
+            "lower algo_kwargs.n_steps",
+        )
         self.steps = steps
         self.length = 0
         self._obs: Array = np.zeros((*size, *obs_shape), obs_dtype)

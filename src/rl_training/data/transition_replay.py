@@ -50,6 +50,7 @@ def make_transition_replay(
             rng=rng,
             device=device,
             alpha=alpha,
+            batch_size=batch_size,
         )
         return Replay(StepRecorder(), frames, batch_size=batch_size, beta=beta, clip_reward=clip_reward)
     make_buffer = ReplayBuffer if alpha is None else functools.partial(PrioritizedReplayBuffer, alpha=alpha)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import importlib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 
-from rl_training.errors import ConfigError, did_you_mean
+from rl_training.errors import ConfigError, RLTrainingError, described, did_you_mean, shown
 
 Env = gym.Env[Any, Any]
 EnvFactory = Callable[[], Env]
@@ -29,8 +30,11 @@ class RegisteredEnv:
         if module:
             try:
                 importlib.import_module(module)
-            except ImportError as error:
-                raise ConfigError(f"env_id '{self.env_id}': cannot import the module '{module}' ({error})") from error
+            except RLTrainingError:  # a package that is missing
+                raise
+            except (Exception, SystemExit) as error:
+                reason = error if isinstance(error, ImportError) else described(error)
+                raise ConfigError(f"env_id '{self.env_id}': cannot import the module '{module}' ({reason})") from error
         try:
             # Gymnasium's checker would repeat, on every step, what EnvPool checks anyway.
             return gym.make(name, disable_env_checker=True, **self.kwargs)
@@ -42,8 +46,13 @@ class RegisteredEnv:
                 f"unknown environment '{self.env_id}'{did_you_mean(name, known)} ({error}); give your own environment as "
                 "module:id, or from Python as env="
             ) from error
+        except RLTrainingError:
+            raise
         except TypeError as error:
-            raise ConfigError(f"environment {self.env_id} does not take env_kwargs {self.kwargs}: {error}") from error
+            raise ConfigError(f"environment {self.env_id} does not take env_kwargs {shown(self.kwargs)}: {error}") from error
+        except (Exception, SystemExit) as error:
+            given = f"with env_kwargs {shown(self.kwargs)}" if self.kwargs else "without env_kwargs"
+            raise ConfigError(f"environment {self.env_id} cannot be created {given} ({described(error)})") from error
 
 
 class GivenEnv:
@@ -64,6 +73,27 @@ class GivenEnv:
                 f"{env_name(self._env)} cannot be copied for evaluation ({error}); pass a function that creates the "
                 "environment instead of the environment itself"
             ) from error
+
+
+def created(factory: EnvFactory) -> Env:
+    """A new environment. What goes wrong in the user's code is reported as an error of the environment."""
+    try:
+        env = factory()
+    except RLTrainingError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"the environment cannot be created: its function raised {described(error)}") from error
+    if not isinstance(env, gym.Env):
+        raise ConfigError(f"the function that creates the environment returned {shown(env)}, which is not a gymnasium.Env")
+    return env
+
+
+def close_env(env: Env) -> None:
+    """Closes an environment. If that fails, what has been done with it still stands, so it is only a warning."""
+    try:
+        env.close()
+    except (Exception, SystemExit) as error:
+        warnings.warn(f"closing the environment {env_name(env)} failed ({described(error)}); ignored", stacklevel=2)
 
 
 def env_name(env: Env) -> str:

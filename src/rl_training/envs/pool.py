@@ -19,15 +19,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.envs.checks import Limits, Receiver, flag_problem, reward_problem
 from rl_training.envs.factory import EnvFactory
-from rl_training.envs.spaces import describe_spaces
-from rl_training.envs.workers import LocalWorker, Observed, ProcessWorker, Worker
-from rl_training.errors import EnvironmentFault
+from rl_training.envs.spaces import describe_spaces, observation_bounds
+from rl_training.envs.workers import LocalWorker, ProcessWorker, Worker, require_room_for_workers
+from rl_training.errors import EnvironmentFault, described
 from rl_training.rng import derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
-
-#: rewards are stored in single precision
-LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 class Episode(NamedTuple):
@@ -89,22 +87,23 @@ class SeededEnvPool:
         self.num_envs = num_envs
         self.env_id = env_id
         self._seed, self._stream = seed, stream
-        first = LocalWorker(factory, fresh)
-        self.spec = self._describe(first)
         self._make_worker = functools.partial(LocalWorker if workers == "inline" else ProcessWorker, factory, fresh)
-        self._workers: list[Worker] = [self._make_worker() for _ in range(num_envs - 1)]
-        if workers == "inline":
-            self._workers.insert(0, first)
-        else:
-            first.close()
-            self._workers.append(self._make_worker())
+        self._workers: list[Worker] = [first := LocalWorker(factory, fresh)]
+        try:
+            self.spec = self._describe(first)
+            self._limits = self._make_limits(first)
+            if workers != "inline":
+                self._workers.pop().close()
+                require_room_for_workers(num_envs)
+            while len(self._workers) < num_envs:
+                self._workers.append(self._make_worker())
+        except BaseException:
+            self.close()  # nothing stays behind, above all no worker process
+            raise
         self._out_of_step = False
-        obs_spec, leaf = self.spec.observation, self.spec.observation.only
-        self._raw_shape = leaf.raw_shape
-        self._plain = leaf.shape == leaf.raw_shape and leaf.kind != "one_hot"
-        self._is_float = leaf.kind == "vector"
+        obs_spec = self.spec.observation
+        self._store = Receiver(self.spec).store
         self._obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
-        self._is_discrete = self.spec.action.kind == "discrete"
         self._mask = np.ones((num_envs, self.spec.action.count), np.bool_) if self.spec.action.masked else None
         self._episode = [-1] * num_envs
         self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
@@ -116,10 +115,20 @@ class SeededEnvPool:
         seed = self.episode_seed(0, 0)
         try:
             _, mask = worker.reset(seed)
-        except Exception as error:
-            raise self._reset_fault(0, seed, f"{type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise self._reset_fault(0, seed, described(error)) from error
         masked = mask is not None and spec.action.kind == "discrete"
         return replace(spec, action=replace(spec.action, masked=masked))
+
+    def _make_limits(self, worker: LocalWorker) -> Limits | None:
+        """The bounds of observations. A run says only once that they are exceeded: where it collects."""
+        bounds = observation_bounds(worker.env.observation_space)
+        if bounds is None:
+            return None
+        limits = Limits(*bounds, self.env_id, self.spec.observation.only, self.num_envs)
+        if self._stream != "env":
+            limits.only_finite()
+        return limits
 
     @property
     def action_mask(self) -> NDArray[np.bool_] | None:
@@ -159,18 +168,24 @@ class SeededEnvPool:
             for i in indices:
                 self._workers[i].begin_step(env_actions[i])
             for i in indices:
-                observed, step_reward, terminated[i], truncated[i] = self._workers[i].end_step()
-                problem = self._store(next_obs, next_mask, i, observed) or _reward_problem(step_reward)
+                observed, step_reward, end, cut = self._workers[i].end_step()
+                problem = self._store(next_obs, next_mask, i, observed) or reward_problem(step_reward)
+                if type(end) is not bool or type(cut) is not bool:
+                    problem = problem or flag_problem("terminated", end) or flag_problem("truncated", cut)
                 if problem is not None:
                     raise self._fault(i, env_actions, problem)
                 reward[i] = step_reward
+                terminated[i] = end
+                truncated[i] = cut
         except EnvironmentFault:
             raise
-        except Exception as error:
-            raise self._fault(i, env_actions, f"{type(error).__name__}: {error}") from error
-        if self._is_float and not np.isfinite(next_obs).all():
-            bad = next(i for i in indices if not np.isfinite(next_obs[i]).all())
-            raise self._fault(bad, env_actions, f"the observation is not finite: {next_obs[bad].tolist()}")
+        except (Exception, SystemExit) as error:
+            raise self._fault(i, env_actions, described(error)) from error
+        if self._limits is not None and not self._limits.hold(next_obs):
+            for i in indices:
+                problem = self._limits.problem(next_obs[i])
+                if problem is not None:
+                    raise self._fault(i, env_actions, problem)
         step = Step(self._obs, actions, reward, next_obs, terminated, truncated, next_mask)
         ended = np.flatnonzero(terminated | truncated).tolist()
         obs, mask = next_obs, next_mask
@@ -207,11 +222,11 @@ class SeededEnvPool:
         seed = self.episode_seed(i, number)
         try:
             observed = self._workers[i].reset(seed)
-        except Exception as error:
-            raise self._reset_fault(i, seed, f"{type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise self._reset_fault(i, seed, described(error)) from error
         problem = self._store(obs, mask, i, observed)
-        if problem is None and self._is_float and not np.isfinite(obs[i]).all():
-            problem = f"the observation is not finite: {obs[i].tolist()}"
+        if problem is None and self._limits is not None:
+            problem = self._limits.problem(obs[i])
         if problem is not None:
             raise self._reset_fault(i, seed, problem)
 
@@ -222,26 +237,6 @@ class SeededEnvPool:
 
     def episode_seed(self, env_index: int, number: int) -> int:
         return derive_seed(self._seed, self._stream, env_index, number)
-
-    def _store(self, out: Array, masks: NDArray[np.bool_] | None, i: int, observed: Observed) -> str | None:
-        """Stores what an environment observed in row i; returns what is wrong with it, if anything."""
-        raw, mask = observed
-        if getattr(raw, "shape", None) != self._raw_shape:
-            raw = np.asarray(raw)
-            if raw.shape != self._raw_shape:
-                return f"the observation has shape {raw.shape}, but the space has {self._raw_shape}"
-        try:
-            out[i] = raw if self._plain else self.spec.observation.encode(np.asarray(raw)[None])[0]
-        except (IndexError, TypeError, ValueError) as error:
-            return f"the observation {raw!r} does not fit its space ({error})"
-        if mask is not None and self._mask is None and self._is_discrete:
-            return "info has an action_mask after a step but had none after the first reset: it must be in both"
-        if masks is not None:
-            if np.shape(mask) != masks.shape[1:]:
-                return f"the action_mask has shape {np.shape(mask)}, but there are {masks.shape[1]} actions"
-            masks[i] = mask
-            masks[i] |= not masks[i].any()  # a terminal state may allow no action; its mask is not used
-        return None
 
     def _fault(self, i: int, env_actions: Array, problem: str) -> EnvironmentFault:
         actions = [np.asarray(action).tolist() for action in (*self._actions[i], env_actions[i])]
@@ -277,8 +272,8 @@ class SeededEnvPool:
             try:
                 slot = np.zeros_like(obs[:1])
                 problem = self._store(slot, None, 0, observed := self._workers[i].replay(seed, actions))
-            except Exception as error:
-                problem = f"{type(error).__name__}: {error}"
+            except (Exception, SystemExit) as error:
+                problem = described(error)
             if problem is None and np.array_equal(slot[0], obs[i]):
                 self._store(obs, mask, i, observed)
                 continue
@@ -299,10 +294,3 @@ class SeededEnvPool:
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
-
-
-def _reward_problem(reward: Any) -> str | None:
-    try:
-        return None if abs(reward) <= LARGEST_REWARD else f"the reward is {reward}, not a finite float32 number"
-    except TypeError:
-        return f"the reward is {reward!r}, not a number"

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import resource
 import signal
+import warnings
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Protocol
 
-from rl_training.envs.factory import EnvFactory
-from rl_training.errors import ConfigError
+import numpy as np
+
+from rl_training.envs.factory import EnvFactory, close_env, created
+from rl_training.errors import ConfigError, described
 
 #: The observation, and its action mask if the environment provides one.
 Observed = tuple[Any, Any]
 #: The observation with its mask, the reward, terminated, truncated.
 StepReturn = tuple[Observed, Any, Any, Any]
+#: What each worker process takes: open files in this process (and how many a run needs besides), addresses of its own.
+FILES_PER_WORKER = 3
+FURTHER_FILES = 8
+ADDRESSES_PER_WORKER = 200_000_000
 
 
 def _observed(obs: Any, info: dict[str, Any]) -> Observed:
@@ -45,18 +54,20 @@ class LocalWorker:
     def __init__(self, factory: EnvFactory, fresh: bool = False) -> None:
         self._factory = factory
         self._fresh = fresh
-        self.env = factory()
+        self.env = created(factory)
         self._used = False
         self._result: StepReturn | None = None
 
     def reset(self, seed: int) -> Observed:
         if self._fresh and self._used:
-            self.env.close()
-            self.env = self._factory()
+            close_env(self.env)
+            self.env = created(self._factory)
         self._used = True
         return _observed(*self.env.reset(seed=seed))
 
     def begin_step(self, action: Any) -> None:
+        if isinstance(action, np.ndarray):
+            action = action.copy()  # an environment may change its action in place; the caller keeps it for replays
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._result = _observed(obs, info), reward, terminated, truncated
 
@@ -73,7 +84,29 @@ class LocalWorker:
         return observed
 
     def close(self) -> None:
-        self.env.close()
+        close_env(self.env)
+
+
+_ADVICE = "lower num_envs, or set env_workers: inline"
+
+
+def require_room_for_workers(count: int) -> None:
+    """Refuses more worker processes than the limits on open files and on memory allow, before one is started."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    folder = Path("/dev/fd")
+    now_open = len(list(folder.iterdir())) if folder.is_dir() else 3
+    needed = now_open + FILES_PER_WORKER * count + FURTHER_FILES
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        raise ConfigError(
+            f"{count} worker processes need {needed} open files, but this process may have {limit} (ulimit -n): raise the "
+            f"limit, {_ADVICE}"
+        )
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if addresses != resource.RLIM_INFINITY and addresses < ADDRESSES_PER_WORKER:
+        raise ConfigError(
+            f"a worker process needs {ADDRESSES_PER_WORKER / 1e9:.1f} GB of address space, but may have "
+            f"{addresses / 1e9:.1f} GB (ulimit -v): raise the limit, or set env_workers: inline"
+        )
 
 
 class ProcessWorker:
@@ -81,7 +114,10 @@ class ProcessWorker:
 
     def __init__(self, factory: EnvFactory, fresh: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipe, remote = context.Pipe()
+        try:
+            self._pipe, remote = context.Pipe()
+        except OSError as error:
+            raise ConfigError(f"cannot start a worker process ({error.strerror}): {_ADVICE}") from error
         self._process = context.Process(target=_serve, args=(remote, factory, fresh), daemon=True)
         try:
             self._process.start()
@@ -90,6 +126,9 @@ class ProcessWorker:
                 "env_workers: subprocess needs a Gymnasium id or a factory defined at the top level of a module "
                 f"({error}); use env_workers: inline for this environment"
             ) from error
+        except (OSError, MemoryError) as error:
+            self._pipe.close()
+            raise ConfigError(f"cannot start a worker process ({described(error)}): {_ADVICE}") from error
         finally:
             remote.close()
 
@@ -150,7 +189,8 @@ def _serve(pipe: Connection, factory: EnvFactory, fresh: bool) -> None:
                 else:
                     answer = getattr(worker, command)(*args)
                 pipe.send((False, answer))
-            except Exception as error:
-                pipe.send((True, f"{type(error).__name__}: {error}"))
+            except (Exception, SystemExit) as error:
+                pipe.send((True, described(error)))
         if worker is not None:
+            warnings.simplefilter("ignore")  # nobody reads what a worker process has to say at its end
             worker.close()

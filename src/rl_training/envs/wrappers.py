@@ -17,8 +17,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.envs.factory import Env, EnvFactory
-from rl_training.errors import ConfigError, did_you_mean
+from rl_training.envs.factory import Env, EnvFactory, close_env, created
+from rl_training.errors import ConfigError, RLTrainingError, described, did_you_mean, shown
 
 #: Every wrapper: its name in a config, and where it is defined.
 WRAPPERS = {
@@ -133,13 +133,19 @@ class WrappedEnv:
     wrappers: tuple[Mapping[str, Any], ...]
 
     def __call__(self) -> Env:
-        env = self.factory()
+        env = created(self.factory)
         for wrapper in self.wrappers:
             arguments = {key: value for key, value in wrapper.items() if key != "name"}
             try:
                 env = _load(wrapper["name"])(env, **arguments)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(f"the wrapper {wrapper['name']} does not take {arguments}: {error}") from error
+            except (Exception, SystemExit) as error:
+                close_env(env)
+                if isinstance(error, RLTrainingError):
+                    raise
+                on = shown(getattr(env, "observation_space", None))
+                raise ConfigError(
+                    f"the wrapper {wrapper['name']} does not take {shown(arguments)} on observations {on}: {described(error)}"
+                ) from error
         return env
 
 

@@ -7,6 +7,7 @@ Every mistake in it is reported in one sentence, with the nearest valid name.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,9 +25,15 @@ from rl_training.algorithms.config import (
     with_current_names,
 )
 from rl_training.envs.wrappers import wrapper_problem
-from rl_training.errors import ConfigError, did_you_mean
+from rl_training.errors import MOST_SHOWN, ConfigError, RLTrainingError, described, did_you_mean, shown
 from rl_training.experiment.packaged import packaged_configs
-from rl_training.experiment.registry import get_algorithm
+from rl_training.experiment.plain_data import parse_yaml as parse_yaml
+from rl_training.experiment.plain_data import require_plain
+from rl_training.experiment.registry import AlgorithmClass, get_algorithm
+
+#: Bytes of a file's name and of a path that every file system takes; a path leaves room for the files below it.
+LONGEST_NAME = 255
+LONGEST_PATH = 3_800
 
 
 class EvalConfig(StrictModel):
@@ -98,6 +105,19 @@ class TrainConfig(StrictModel):
                 raise ValueError(problem)
         return wrappers
 
+    @field_validator("output_dir")
+    @classmethod
+    def _output_dir_has_a_usable_name(cls, output_dir: str | None) -> str | None:
+        for name in Path(output_dir or "").parts:
+            if len(os.fsencode(name)) > LONGEST_NAME:
+                raise ValueError(
+                    f"a directory's name can have {LONGEST_NAME} bytes, and this one has {len(os.fsencode(name))}; choose a "
+                    "shorter --output-dir"
+                )
+        if len(os.fsencode(output_dir or "")) > LONGEST_PATH:
+            raise ValueError(f"a path can have {LONGEST_PATH} bytes, and this one has more; choose a shorter --output-dir")
+        return output_dir
+
     @model_validator(mode="after")
     def _something_is_learned(self) -> TrainConfig:
         self.algo_kwargs.check_run(self.total_timesteps, self.num_envs)
@@ -117,15 +137,18 @@ class TrainConfig(StrictModel):
 
 def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
     """Checks the values and fills in all defaults."""
+    require_plain(data, "the config")
     values = rename_old(data)
     if "algo" not in values:
         raise ConfigError("the config names no algorithm: add 'algo: dqn', or pass --algo")
     if "env_id" not in values:
         raise ConfigError("the config names no environment: add 'env_id: CartPole-v1', or pass --env")
-    config_class = get_algorithm(str(values["algo"])).config_class
+    if not isinstance(values["algo"], str):
+        raise ConfigError(f"algo must be the name of an algorithm, such as dqn, not {shown(values['algo'])}")
+    config_class = _algorithm(values["algo"]).config_class
     algo_kwargs = values.pop("algo_kwargs", None) or {}
     if not isinstance(algo_kwargs, Mapping):
-        raise ConfigError(f"algo_kwargs must be a mapping of settings, not {algo_kwargs!r}")
+        raise ConfigError(f"algo_kwargs must be a mapping of settings, not {shown(algo_kwargs)}")
     problems: list[str] = []
     try:
         settings = config_class.model_validate(dict(algo_kwargs))
@@ -139,10 +162,25 @@ def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
     if problems:
         raise ConfigError("; ".join(problems))
     try:
+        require_plain(config.describe(), "the config")
         config.to_yaml()
     except (PydanticSerializationError, yaml.YAMLError) as error:
-        raise ConfigError(f"env_kwargs must be plain data that can be saved as YAML ({error})") from error
+        raise ConfigError(f"env_kwargs must be plain data that can be saved as YAML ({described(error)})") from error
     return config
+
+
+def _algorithm(name: str) -> AlgorithmClass:
+    """The algorithm with this name. An import of the user's module can fail in any way."""
+    if len(name) > MOST_SHOWN:
+        raise ConfigError(f"unknown algorithm {shown(name)}")
+    try:
+        return get_algorithm(name)
+    except RLTrainingError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"algo {shown(name)} cannot be imported ({described(error)}); give module:Class, as in my_package.algos:MyDQN"
+        ) from error
 
 
 def _sentences(error: ValidationError, model: type[StrictModel], prefix: str) -> list[str]:
@@ -157,9 +195,9 @@ def _sentences(error: ValidationError, model: type[StrictModel], prefix: str) ->
         elif not path:
             sentences.append(message)
         elif item["type"] in ("model_type", "model_attributes_type"):
-            sentences.append(f"{key} is a group of settings ({', '.join(_keys_at(model, path))}), not {item['input']!r}")
+            sentences.append(f"{key} is a group of settings ({', '.join(_keys_at(model, path))}), not {shown(item['input'])}")
         else:
-            sentences.append(f"{key}: {message[0].lower()}{message[1:]}, got {item['input']!r}")
+            sentences.append(f"{key}: {message[0].lower()}{message[1:]}, got {shown(item['input'])}")
     return sentences
 
 
@@ -176,7 +214,7 @@ def _group(model: type[StrictModel], name: str, algo: object = None) -> type[Str
     """The model of the settings under a name, if it is a group. The group algo_kwargs is defined by the algorithm."""
     if (model, name) == (TrainConfig, "algo_kwargs") and isinstance(algo, str):
         with contextlib.suppress(ConfigError):  # an unknown algorithm is reported elsewhere
-            return get_algorithm(algo).config_class
+            return _algorithm(algo).config_class
     annotation = model.model_fields[name].annotation if name in model.model_fields else None
     return annotation if isinstance(annotation, type) and issubclass(annotation, StrictModel) else None
 
@@ -204,40 +242,18 @@ def load_config_data(name_or_path: str) -> dict[str, Any]:
     packaged = packaged_configs()
     if name_or_path in packaged:
         text = packaged[name_or_path].read_text("utf-8")
-    elif path.suffix in (".yaml", ".yml") or path.is_file():
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise ConfigError(f"cannot read the config file {name_or_path}: {reason}") from error
     else:
-        raise ConfigError(f"unknown config '{name_or_path}'{did_you_mean(name_or_path, packaged)}")
+        try:
+            if path.suffix not in (".yaml", ".yml") and not path.is_file():
+                raise ConfigError(f"unknown config {shown(name_or_path)}{did_you_mean(name_or_path, packaged)}")
+            text = path.read_text("utf-8")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise ConfigError(f"cannot read the config file {_shortened(name_or_path)}: {reason}") from error
     data = parse_yaml(text, name_or_path)
     if not isinstance(data, dict):
         raise ConfigError(f"the config {name_or_path} must be a mapping of settings, such as 'algo: dqn'")
     return rename_old(data)
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses duplicate keys in a mapping, where YAML would silently keep the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"duplicate key '{key}'", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def parse_yaml(text: str, source: str) -> Any:
-    """Plain data from YAML; ``source`` names the text in an error."""
-    try:
-        return _UniqueKeyLoader(text).get_single_data()
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{source} is not valid YAML: {reason}") from error
 
 
 def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -246,17 +262,21 @@ def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[s
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
-            raise ConfigError(f"--set takes key=value, such as algo_kwargs.batch_size=128, not '{override}'")
+            raise ConfigError(f"--set takes key=value, such as algo_kwargs.batch_size=128, not '{_shortened(override)}'")
         *folders, last = _current_path(key.split("."), result.get("algo"))
         level = result
         for folder in folders:
             inner = level.get(folder)
             if inner is not None and not isinstance(inner, Mapping):
-                raise ConfigError(f"--set {override}: '{folder}' is a value, not a group of settings")
+                raise ConfigError(f"--set {_shortened(override)}: '{_shortened(folder)}' is a value, not a group of settings")
             level[folder] = dict(inner or {})
             level = level[folder]
-        level[last] = parse_yaml(text, f"--set {override}")
+        level[last] = parse_yaml(text, f"--set {_shortened(override)}")
     return result
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def _current_path(path: Iterable[str], algo: object) -> Iterator[str]:

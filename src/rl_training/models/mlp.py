@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from rl_training.models.encoder import Encoder, on_cpu
 from rl_training.models.noisy import NoisyArrays, NoisyLinear
-from rl_training.models.uninitialised import uninitialised
+from rl_training.models.uninitialised import require_room, uninitialised
 from rl_training.types import Array
 
 #: By name, the same function for torch and for numpy. Both overwrite their input, which nothing else needs. This saves a
@@ -29,6 +29,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[NDArray[np.fl
 def make_linear(inputs: int, outputs: int, generator: torch.Generator, gain: float | None = None) -> nn.Linear:
     """A linear layer initialised from ``generator``: with a ``gain``, orthogonal weights of that scale and zero bias (Saxe et
     al., arXiv:1312.6120); without one, PyTorch's default initialisation, U(+-1/sqrt(inputs))."""
+    require_room(outputs, inputs)
     layer = uninitialised(nn.Linear(inputs, outputs, device="meta"))
     if gain is not None:
         nn.init.orthogonal_(layer.weight, gain, generator=generator)

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rl_training.models.uninitialised import require_room
+
 INITIAL_SIGMA = 0.5
 
 
@@ -25,6 +27,7 @@ class NoisyLinear(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
+        require_room(outputs, inputs)
         bound = 1.0 / math.sqrt(inputs)
         self.weight_mean = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound, generator=generator))
         self.bias_mean = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound, generator=generator))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.policy import Policy
-from rl_training.errors import CheckpointError, ObservationError, RLTrainingError
+from rl_training.errors import CheckpointError, ObservationError, RLTrainingError, shown
 from rl_training.experiment.checkpoint import write_checkpoint
 from rl_training.experiment.compat import naming_the_writer
 from rl_training.experiment.config import TrainConfig, resolve_config
@@ -111,12 +112,12 @@ def predict(
 def _as_starts(episode_start: Any, rows: int) -> NDArray[np.bool_]:
     try:
         starts = np.asarray(False if episode_start is None else episode_start)
-        if starts.dtype.kind not in "biuf":
+        if starts.dtype.kind not in "biuf" or not np.isin(starts, (0, 1)).all():
             raise ValueError("not boolean")
         return np.broadcast_to(starts.astype(np.bool_), (rows,))
     except ValueError as error:
         raise ObservationError(
-            f"episode_start must be one boolean, or {rows} of them, one per observation, not {episode_start!r}"
+            f"episode_start must be one boolean, or {rows} of them, one per observation, not {shown(episode_start)}"
         ) from error
 
 
@@ -133,19 +134,25 @@ def _with_reward(policy: Policy, state: Carry, reward: Any, start: NDArray[np.bo
     if not policy.takes_reward:
         return state
     try:
-        rewards = np.broadcast_to(np.asarray(reward, np.float32), start.shape)
-    except (TypeError, ValueError):
+        rewards = np.broadcast_to(_as_numbers(reward).astype(np.float32), start.shape)
+    except (TypeError, ValueError, OverflowError):
         rewards = np.full(start.shape, np.nan, np.float32)
     if not (np.isfinite(rewards) | start).all():
         raise ObservationError(
             f"this policy takes rewards as inputs: pass the reward of the previous action for each observation that does not "
-            f"start an episode, as one number or one per row, not {reward!r}"
+            f"start an episode, as one number or one per row, not {shown(reward)}"
         )
     return policy.note_reward(state, np.where(start, np.float32(0.0), rewards))
 
 
 def _as_mask(action_mask: Any, rows: int, spec: SpaceSpec) -> NDArray[np.bool_] | None:
     if action_mask is None:
+        if spec.action.masked:
+            warnings.warn(
+                "this policy's environment masks actions, but predict got no action_mask: the action may be one that is not "
+                "allowed; pass info['action_mask'] as action_mask",
+                stacklevel=3,
+            )
         return None
     if spec.action.kind != "discrete":
         raise ObservationError("an action_mask needs discrete actions, but this policy's actions are continuous")
@@ -154,20 +161,30 @@ def _as_mask(action_mask: Any, rows: int, spec: SpaceSpec) -> NDArray[np.bool_] 
     except ValueError:  # rows of different lengths
         mask = np.empty(0)
     if mask.shape not in ((spec.action.count,), (rows, spec.action.count)) or mask.dtype.kind not in "biu":
-        raise ObservationError(f"the action_mask must be {spec.action.count} booleans, one per action, not {action_mask!r}")
+        raise ObservationError(
+            f"the action_mask must be {spec.action.count} booleans, one per action, not {shown(action_mask)}"
+        )
     allowed = np.broadcast_to(mask.astype(np.bool_), (rows, spec.action.count))
     if not allowed.any(axis=1).all():
         raise ObservationError("the action_mask allows no action")
     return allowed
 
 
+def _as_numbers(value: Any) -> Array:
+    """An array of numbers. Text is none, even if it could be read as one."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufO" or (
+        array.dtype.kind == "O" and any(isinstance(one, (str, bytes)) for one in array.flat)
+    ):
+        raise TypeError(f"it contains text, dates or the like: {shown(value)}")
+    return array if array.dtype == np.uint8 else array.astype(np.float64)
+
+
 def _as_batch(obs: Any, spec: SpaceSpec) -> tuple[Array, bool]:
     leaf = spec.observation.only
     expected = leaf.raw_shape
     try:
-        array = np.asarray(obs)
-        if array.dtype != np.uint8:
-            array = array.astype(np.float64)
+        array = _as_numbers(obs)
     except (TypeError, ValueError, OverflowError) as error:
         raise ObservationError(f"the observation is not an array of numbers ({error})") from error
     single = array.shape == expected

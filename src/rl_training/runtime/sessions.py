@@ -31,6 +31,12 @@ def start_training(
     try:
         trainer.require_room_to_save()
         trainer.run = Run.create(config, command if command is not None else shlex.join(sys.argv))
+    except OSError as error:  # the name of a directory that the file system does not take
+        trainer.close()
+        raise ConfigError(
+            f"cannot use the output directory {config.output_dir or 'below runs/'} ({error.strerror}); choose another "
+            "--output-dir"
+        ) from error
     except BaseException:
         trainer.close()
         raise

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
+from rl_training.data.memory import require_memory
 from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv
 from rl_training.envs.pool import EnvPool, SeededEnvPool
 from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
+from rl_training.types import SpaceSpec
+
+#: More threads than this, and than twice the processors, are a mistake: starting them could end the process.
+MOST_THREADS = 512
+#: What an environment, a worker process and an evaluated episode take at the least. Most environments take far more.
+BYTES_PER_ENV = 4_000
+BYTES_PER_WORKER = 40_000_000
+BYTES_PER_EPISODE = 16
 
 
 def make_pool(
@@ -24,8 +35,9 @@ def make_pool(
             "env_workers: subprocess and env_fresh need to create environments; pass a function that creates one instead of "
             "an environment"
         )
+    _require_resources(config, num_envs, workers)
     factory = factory or RegisteredEnv(config.env_id, config.env_kwargs)
-    return SeededEnvPool(
+    pool = SeededEnvPool(
         WrappedEnv(factory, config.wrappers) if config.wrappers else factory,
         num_envs=num_envs,
         seed=config.seed,
@@ -34,6 +46,42 @@ def make_pool(
         workers=workers,
         fresh=config.env_fresh,
     )
+    try:
+        _require_shift_fits(config, pool.spec)
+    except ConfigError:
+        pool.close()
+        raise
+    return pool
+
+
+def _require_resources(config: TrainConfig, num_envs: int, workers: str) -> None:
+    """Refuses what this machine cannot hold, before any of it is created."""
+    cpus = os.cpu_count() or 1
+    most = max(MOST_THREADS, 2 * cpus)
+    if config.threads > most:
+        raise ConfigError(
+            f"threads is {config.threads}, but this machine has {cpus} CPU(s), and at most {most} threads can be asked for; "
+            f"set threads to {cpus} or less"
+        )
+    evaluated = max(config.eval.episodes, config.eval.final_episodes)
+    for count, size, what, setting in (
+        (num_envs, BYTES_PER_ENV if workers == "inline" else BYTES_PER_WORKER, "environments", "num_envs"),
+        (config.eval.num_envs, BYTES_PER_ENV, "environments for evaluation", "eval.num_envs"),
+        (evaluated, BYTES_PER_EPISODE, "episodes in an evaluation", "eval.episodes and eval.final_episodes"),
+    ):
+        require_memory(count * size, f"a run with {count} {what}", f"lower {setting}")
+
+
+def _require_shift_fits(config: TrainConfig, spec: SpaceSpec) -> None:
+    """Images are shifted by up to ``shift_pad`` pixels: if that is not less than a side, nothing of one may be left."""
+    pad = getattr(config.algo_kwargs, "shift_pad", 0)
+    for image in spec.observation.images:
+        side = min(image.shape[1:])
+        if pad >= side:
+            raise ConfigError(
+                f"algo_kwargs.shift_pad ({pad}) must be below the shorter side of the images, which has {side} pixels in "
+                f"{config.env_id}; lower shift_pad or use larger images"
+            )
 
 
 def usable_device(name: str) -> torch.device:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from rl_training.errors import SpaceError
 from rl_training.models.encoder import Encoder
 from rl_training.models.mlp import make_linear
-from rl_training.models.uninitialised import uninitialised
+from rl_training.models.uninitialised import require_room, uninitialised
 
 #: filters, kernel, stride
 Layer = tuple[int, int, int]
@@ -21,6 +21,7 @@ NATURE_LAYERS: tuple[Layer, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 def make_conv(inputs: int, outputs: int, kernel: int, stride: int, generator: torch.Generator) -> nn.Conv2d:
     """A convolution with PyTorch's default initialisation, drawn from ``generator``."""
+    require_room(outputs, inputs, kernel, kernel)
     layer = uninitialised(nn.Conv2d(inputs, outputs, kernel, stride, device="meta"))
     bound = 1.0 / math.sqrt(inputs * kernel * kernel)
     for parameter in (layer.weight, layer.bias):

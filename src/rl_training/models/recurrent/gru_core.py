@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.models.recurrent.core import RecurrentCore
-from rl_training.models.uninitialised import uninitialised
+from rl_training.models.uninitialised import require_room, uninitialised
 
 
 class GRUCore(RecurrentCore):
@@ -20,6 +20,7 @@ class GRUCore(RecurrentCore):
 
     def __init__(self, inputs: int, hidden: int, layers: int, generator: torch.Generator) -> None:
         super().__init__(hidden, layers)
+        require_room(3 * hidden, max(inputs, hidden), layers)
         self.gru = uninitialised(nn.GRU(inputs, hidden, layers, device="meta"))
         for name, parameter in self.gru.named_parameters():
             if name.startswith("weight"):

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from rl_training.models.encoder import on_cpu
 from rl_training.models.recurrent.core import NumpyStep, RecurrentCore
-from rl_training.models.uninitialised import uninitialised
+from rl_training.models.uninitialised import require_room, uninitialised
 from rl_training.types import Array
 
 
@@ -26,6 +26,7 @@ class LSTMCore(RecurrentCore):
         self, inputs: int, hidden: int, layers: int, generator: torch.Generator, *, forget_bias: float = 0.0
     ) -> None:
         super().__init__(hidden, layers)
+        require_room(4 * hidden, max(inputs, hidden), layers)
         self.lstm = uninitialised(nn.LSTM(inputs, hidden, layers, device="meta"))
         for name, parameter in self.lstm.named_parameters():
             if name.startswith("weight"):

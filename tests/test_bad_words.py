@@ -1,0 +1,550 @@
+"""Bad words get one sentence: values, environments, observations and sizes that cannot be used, each named with its fix."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import yaml
+from conftest import CLI, tiny_config, tiny_values
+from misbehaving_envs import MisbehavingEnv
+from rl_training_test_envs import MaskedEnv
+from test_bad_input import assert_one_error, assert_refused
+
+from rl_training.api import load_agent
+from rl_training.cli import main
+from rl_training.data.frame_replay_buffer import FrameReplayBuffer
+from rl_training.envs.checks import ObservationOutsideSpace
+from rl_training.envs.factory import RegisteredEnv
+from rl_training.envs.pool import SeededEnvPool
+from rl_training.errors import ConfigError, EnvironmentFault, ObservationError, RLTrainingError, SpaceError, one_line, shown
+from rl_training.experiment.config import load_config_data
+from rl_training.runtime.inference import build_policy, predict
+from rl_training.runtime.sessions import start_training
+from rl_training.runtime.setup import make_pool
+from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, Step
+
+TRAIN = ("train", "--config", "tiny.yaml", "--quiet")
+MISBEHAVING = "--env=misbehaving_envs:Misbehaving-v0"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory: empty but for a config that works."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("words") / "run"
+    config = path.with_name("config.yaml")
+    config.write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=60)))
+    assert main(["train", "--config", str(config), "--output-dir", str(path), "--quiet"]) == 0
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------------- YAML
+
+BAD_YAML = [
+    ("!!int q", ("'q' is not a whole number",)),
+    ("!!float x", ("'x' is not a number",)),
+    ("!!bool maybe", ("'maybe' is not true or false",)),
+    ("!!timestamp nope", ("'nope' is not a date",)),
+    ("!!timestamp 2020-01-01", ("it holds a date", "give text")),
+    ("!!set {a}", ("it holds a set",)),
+    ("{[a]: 1}", ("the key ['a'] is not text", "in quotes")),
+    ("{1: 2}", ("the key 1 is not text", "in quotes")),
+    ("&a [*a]", ("more than 50 levels deep, or contains itself",)),
+    ("[" * 400 + "]" * 400, ("more than 50 levels deep",)),
+    ("9" * 5000, ("is too large", "whole numbers go up to 9223372036854775807")),
+    ("0x" + "f" * 5000, ("has 20000 bits", "numbers go up to")),
+    ('"a\\0b"', ("contains a NUL character",)),
+    ('"\\ud800"', ("not Unicode text",)),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), BAD_YAML, ids=lambda value: ascii(value)[:24])
+def test_bad_yaml(text: str, words: tuple[str, ...], trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, (*TRAIN, f"--set=env_kwargs.x={text}"), "--set env_kwargs.x=", *words)
+    Path("bad.yaml").write_text(f"algo: dqn\nenv_id: CartPole-v1\nenv_kwargs:\n  x: {text}\n")
+    assert_refused(capsys, ("train", "--config", "bad.yaml"), "bad.yaml", *words)
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text(f"algo: dqn\nenv_id: CartPole-v1\nenv_kwargs:\n  x: {text}\n")
+    assert_refused(capsys, ("resume", "run"), "run/config.yaml", *words)
+
+
+@pytest.mark.parametrize("date", ["2020-99-99", "2020-01-01", "2020-01-01 12:00:00"])
+def test_a_date_is_text_and_no_number(date: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, (*TRAIN, f"--set=seed={date}"), "seed", "integer", f"'{date}'")
+    Path("dates.yaml").write_text(f"algo: dqn\nenv_kwargs: {{day: {date}}}\n")
+    assert load_config_data("dates.yaml")["env_kwargs"] == {"day": date}
+
+
+def test_a_nul_byte_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.yaml").write_bytes(b"algo: dqn\0\n")
+    assert_refused(capsys, ("train", "--config", "bad.yaml"), "bad.yaml is not valid YAML", "#x0000")
+
+
+def test_a_text_that_would_unfold_to_gigabytes(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["l0: &l0 [x]", *(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]" for i in range(1, 12))]
+    Path("bomb.yaml").write_text("\n".join(lines))
+    assert_refused(capsys, ("train", "--config", "bomb.yaml"), "bomb.yaml cannot be used", "more than 100000 values")
+
+
+def test_several_lines_become_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert str(RLTrainingError("a\n  b\r\n\x1b[31mc\0")) == "a b \\x1b[31mc\\x00"
+    assert one_line("plain text stays, even with  two spaces") == "plain text stays, even with  two spaces"
+    assert_refused(capsys, (*TRAIN, "--env", "no\nsuch\nplace"), "no such place")
+    assert shown(10**5000).startswith("a int that cannot be shown")
+    assert len(shown("x" * 10_000)) < 210
+
+
+@pytest.mark.parametrize("algo", [".foo:bar", "..:x", "a\nb"])
+def test_an_algorithm_that_cannot_be_imported(algo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, (*TRAIN, "--algo", algo), "algo")
+
+
+# ----------------------------------------------------------------------------------- environments that cannot be made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("--env=FrozenLake-v1", "--set=env_kwargs.map_name=nope"),
+            ("FrozenLake-v1 cannot be created", "'nope'"),
+        ),
+        (("--set=env_kwargs.max_episode_steps=0",), ("CartPole-v1 cannot be created", "max_episode_steps")),
+        (
+            ("--set=env_kwargs.max_episode_steps=many",),
+            ("CartPole-v1 does not take env_kwargs", "max_episode_steps", "'many'"),
+        ),
+        (
+            (MISBEHAVING, "--set=env_kwargs.space=foreign text", "--set=wrappers=[{name: flatten_observation}]"),
+            ("Misbehaving-v0", "in reset", "KeyError"),
+        ),
+        (("--set=env_kwargs.render_mode=3",), ("CartPole-v1", "3")),
+        (("--env=.foo:bar",), ("env_id '.foo:bar': cannot import the module '.foo'",)),
+        (("--env=test_bad_words_missing.x:bar",), ("cannot import the module 'test_bad_words_missing.x'",)),
+        ((MISBEHAVING, "--set=env_kwargs.about=init"), ("cannot be created", "LookupError: no such robot at all")),
+        ((MISBEHAVING, "--set=env_kwargs.about=init-exit"), ("cannot be created", "SystemExit: I would rather not")),
+        ((MISBEHAVING, "--set=env_kwargs.about=no-space"), ("has no observation_space", "set it to a gymnasium space")),
+        ((MISBEHAVING, "--set=env_kwargs.space=empty"), ("empty observation_space", "(0,)")),
+        ((MISBEHAVING, "--set=env_kwargs.space=text"), ("Text observations", "flatten_observation")),
+        (
+            (MISBEHAVING, "--set=env_kwargs.space=text", "--set=wrappers=[{name: scale_observation, factors: [1]}]"),
+            ("scale_observation works on vectors",),
+        ),
+    ],
+    ids=lambda value: " ".join(value)[:60],
+)
+def test_environments_that_cannot_be_made(
+    arguments: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(capsys, (*TRAIN, *arguments), *words)
+
+
+def test_a_text_space_is_flattened_to_numbers() -> None:
+    config = tiny_config(
+        "dqn",
+        env_id="misbehaving_envs:Misbehaving-v0",
+        env_kwargs={"space": "text"},
+        wrappers=[{"name": "flatten_observation"}],
+    )
+    pool = make_pool(config, None, "env", 1)
+    pool.reset()
+    np.testing.assert_array_equal(pool.obs, [[36, 37, 38, 62, 62]])
+    pool.close()
+
+
+def test_a_module_that_fails_when_imported(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    Path("failing_module.py").write_text("import sys\nsys.exit('bye')\n")
+    assert_refused(
+        capsys, (*TRAIN, "--env=failing_module:X-v0"), "cannot import the module 'failing_module'", "SystemExit: bye"
+    )
+
+
+@pytest.mark.parametrize("workers", ["inline", "subprocess"])
+@pytest.mark.parametrize("about", ["close", "close-exit"])
+def test_a_close_that_raises_costs_nothing(about: str, workers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = (f"--set=env_kwargs.about={about}", f"--set=env_workers={workers}", "--total-timesteps=40", "--output-dir=out")
+    assert main((*TRAIN, MISBEHAVING, *settings)) == 0
+    shown_text = capsys.readouterr().err
+    assert "closing the environment Misbehaving-v0 failed" in shown_text
+    assert "Traceback" not in shown_text
+    assert Path("out/evaluation.json").exists()
+
+
+def test_a_factory_must_return_an_environment() -> None:
+    with pytest.raises(ConfigError, match=r"returned 3, which is not a gymnasium\.Env"):
+        SeededEnvPool(lambda: 3)  # type: ignore[arg-type,return-value]
+    with pytest.raises(ConfigError, match="its function raised ZeroDivisionError"):
+        SeededEnvPool(lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+
+
+def test_the_first_environment_is_closed_if_the_pool_cannot_be_made() -> None:
+    closed = []
+
+    class Closing(MisbehavingEnv):
+        def close(self) -> None:
+            closed.append(1)
+
+    with pytest.raises(SpaceError):
+        SeededEnvPool(lambda: Closing(space="empty"))
+    assert closed == [1]
+
+
+# -------------------------------------------------------------------------------------- values that were taken silently
+
+
+def lying_pool(about: str, lie: Any, **kwargs: Any) -> SeededEnvPool:
+    return SeededEnvPool(lambda: MisbehavingEnv(about, lie, **kwargs), env_id="Misbehaving-v0")
+
+
+@pytest.mark.parametrize(
+    ("about", "lie", "kwargs", "problem"),
+    [
+        ("obs", 300.7, {"space": "image"}, r"contains 300\.7, but an image is made of whole numbers from 0 to 255"),
+        ("obs", -5, {"space": "image"}, r"contains -5\.0, but an image"),
+        ("obs", 7.5, {"space": "image"}, r"contains 7\.5, but an image"),
+        ("obs", float("nan"), {"space": "image"}, "contains nan, but an image"),
+        ("obs", 2.7, {"space": "discrete"}, r"contains 2\.7, but the space has whole numbers"),
+        ("obs", "1", {"space": "discrete"}, "'1' is not made of numbers"),
+        ("obs", None, {"space": "discrete"}, "None is not made of numbers"),
+        ("obs", 5, {"space": "discrete"}, "does not fit its space"),
+        ("obs", -1, {"space": "discrete"}, "does not fit its space"),
+        ("obs", [[1], [2, 3]], {}, "does not fit its space"),
+        ("obs", ["0.5", "1e5"], {}, "is not made of numbers"),
+        ("terminated", "False", {}, "terminated is 'False', which is neither true nor false"),
+        ("terminated", float("nan"), {}, "terminated is nan, which is neither"),
+        ("truncated", None, {}, "truncated is None"),
+        ("truncated", 0.5, {}, r"truncated is 0\.5"),
+        ("reward", "1", {}, "the reward is '1', not a number"),
+        ("action_mask", float("nan"), {"masked": True}, r"is \[1\.0, 1\.0, nan\]; each entry must be true or false"),
+        ("action_mask", "yes", {"masked": True}, r"the action_mask has shape \(\)"),
+        ("action_mask", 2, {"masked": True}, "each entry must be true or false"),
+        ("step-exit", None, {}, "SystemExit: 0"),
+    ],
+)  # fmt: skip
+def test_what_an_environment_must_not_return(about: str, lie: Any, kwargs: dict[str, Any], problem: str) -> None:
+    pool = lying_pool(about, lie, **kwargs)
+    pool.reset()
+    pool.step(np.array([0]))
+    with pytest.raises(EnvironmentFault, match=problem) as caught:
+        pool.step(np.array([1]))
+    assert caught.value.actions == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("about", "lie", "kwargs"),
+    [
+        ("obs", 255, {"space": "image"}),  # whole numbers of another type
+        ("obs", np.float64(4.0), {"space": "discrete"}),
+        ("obs", np.array([1]).astype(object)[0], {"space": "discrete"}),
+        ("terminated", np.True_, {}),
+        ("terminated", 1, {}),
+        ("truncated", np.array(True), {}),
+        ("truncated", np.array([1.0]), {}),
+        ("action_mask", 0, {"masked": True}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_an_environment_may_return(about: str, lie: Any, kwargs: dict[str, Any]) -> None:
+    pool = lying_pool(about, lie, **kwargs)
+    pool.reset()
+    for _ in range(3):
+        step, _ = pool.step(np.array([0]))
+    if about == "obs" and kwargs["space"] == "image":
+        assert step.next_obs[0].flat[-1] == 255
+
+
+def outside_warnings(pool: SeededEnvPool) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pool.reset()
+        for _ in range(12):
+            pool.step(np.zeros(pool.num_envs, np.int64))
+    return [str(entry.message) for entry in caught if entry.category is ObservationOutsideSpace]
+
+
+def test_observations_outside_their_space_are_said_once() -> None:
+    said = outside_warnings(lying_pool("obs", 1.5))
+    assert len(said) == 1
+    assert "Misbehaving-v0" in said[0]
+    assert "entry [1] is 1.5, but its bounds are -1.0 and 1.0" in said[0]
+    assert outside_warnings(lying_pool("obs", 1.0)) == []
+
+
+def test_after_the_warning_nan_is_still_a_fault() -> None:
+    pool = lying_pool("obs", 1.5)
+    assert outside_warnings(pool)
+    pool.step(np.array([0]))
+    pool._workers[0].env._lie = float("nan")  # type: ignore[attr-defined]
+    with pytest.raises(EnvironmentFault, match="not finite"):
+        for _ in range(3):
+            pool.step(np.array([0]))
+
+
+def test_a_run_says_once_that_observations_are_outside_their_space(capsys: pytest.CaptureFixture[str]) -> None:
+    lies = ("--set=env_kwargs.about=obs", "--set=env_kwargs.lie=1.5", "--total-timesteps=120")
+    assert main((*TRAIN, MISBEHAVING, *lies)) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "outside its observation_space" in line]
+    assert len(said) == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- predicting
+
+
+@pytest.mark.parametrize(
+    ("obs", "words"),
+    [
+        ('["1e5", "0", "0", "0"]', ("not an array of numbers", "text")),
+        ('[0, 0, 0, "1e5"]', ("not an array of numbers", "text")),
+        ('"1e5"', ("neither JSON nor a readable file",)),
+        ('{"obs": "1e5"}', ("not an array of numbers",)),
+        ('{"obs": [0, 0, 0, 0], "episode_start": NaN}', ("episode_start", "nan")),
+        ('{"obs": [0, 0, 0, 0], "action_mask": ' + "[" * 500 + "]" * 500 + "}", ("action_mask",)),
+        ("[" * 100_000 + "]" * 100_000, ("line 1", "nested too deeply")),
+        ("[" * 500 + "]" * 500, ("line 1", "not an array of numbers")),
+        ("9" * 5000, ("line 1",)),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_bad_observations(obs: str, words: tuple[str, ...], trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if len(obs) < 100_000:
+        assert_refused(capsys, ("predict", str(trained), "--obs", obs), *words)
+    if not obs.startswith('"'):
+        Path("lines").write_text(obs)
+        assert_refused(capsys, ("predict", str(trained), "--obs", "lines"), *words)
+
+
+def test_input_that_is_not_text(trained: Path) -> None:
+    done = subprocess.run([*CLI, "predict", str(trained)], input=b"[0,0,0,0]\n\xff\xfe\n", capture_output=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert_one_error(done.stderr.decode(), "line 2")
+
+
+def test_text_is_no_number_in_python_either(trained: Path) -> None:
+    with load_agent(trained) as agent:
+        for obs in (["1", "2", "3", "4"], np.array([1, 2, 3, "4"], object), np.array(["2020-01-01"] * 4, "datetime64[D]")):
+            with pytest.raises(ObservationError, match="not an array of numbers"):
+                agent.predict(obs)
+        assert agent.predict(np.array([1, 2, 3, 4], object))[0] == agent.predict([1.0, 2.0, 3.0, 4.0])[0]
+
+
+def test_a_reward_as_text_is_refused() -> None:
+    config = tiny_config("r2d2", algo_kwargs={"previous_inputs": True})
+    policy = build_policy(config, SpaceSpec(ObservationSpec.vector(4), ActionSpec("discrete", count=2)))
+    _, state = predict(policy, np.zeros(4))
+    predict(policy, np.zeros(4), state, reward=1.0)
+    with pytest.raises(ObservationError, match=r"takes rewards as inputs.*'1e5'"):
+        predict(policy, np.zeros(4), state, reward="1e5")
+
+
+def test_predicting_without_a_mask_is_said_if_the_environment_has_one() -> None:
+    config = tiny_config("dqn")
+    pool = SeededEnvPool(MaskedEnv)
+    policy = build_policy(config, pool.spec)
+    with pytest.warns(UserWarning, match="masks actions, but predict got no action_mask"):
+        predict(policy, np.zeros(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict(policy, np.zeros(1), action_mask=[True, True, False, True])
+        predict(build_policy(config, SpaceSpec(ObservationSpec.vector(1), ActionSpec("discrete", count=4))), np.zeros(1))
+
+
+# ----------------------------------------------------------------------------------------------------------- resources
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("threads=100000", ("threads is 100000", "CPU(s)", "set threads to")),
+        ("num_envs=100000000000", ("100000000000 environments", "GB of memory is free", "lower num_envs")),
+        ("eval.num_envs=100000000000", ("100000000000 environments for evaluation", "lower eval.num_envs")),
+        ("eval.episodes=1000000000000", ("1000000000000 episodes", "lower eval.episodes")),
+        ("algo_kwargs.hidden_sizes=[100000000000]", ("100000000000", "GB", "lower the sizes", "hidden_sizes")),
+        ("algo_kwargs.hidden_sizes=[4000000000, 4000000000]", ("4000000000", "GB", "lower the sizes")),
+    ],
+)
+def test_sizes_that_do_not_fit(setting: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, (*TRAIN, "--set", setting, "--total-timesteps=1000000000000"), *words)
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings"),
+    [
+        ("dqn", {"noisy": True, "hidden_sizes": [10**11]}),
+        ("drqn", {"lstm_size": 10**9}),
+        ("drq", {"cnn_features": 10**11}),
+        ("drq", {"cnn_layers": [[10**12, 3, 2]]}),
+        ("ppo", {"n_steps": 10**12}),
+        ("qr_dqn", {"num_quantiles": 10**12}),
+    ],
+)
+def test_networks_and_rollouts_that_do_not_fit(algo: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"needs \d+\.\d GB, but"):
+        start_training(tiny_config(algo, algo_kwargs=settings, total_timesteps=10**14))
+    assert not Path("runs").exists()
+
+
+def test_worker_processes_that_do_not_fit() -> None:
+    with pytest.raises(ConfigError, match=r"100000 environments needs 4000\.0 GB, but only .* lower num_envs"):
+        make_pool(tiny_config("dqn"), None, "env", 100_000, "subprocess")
+
+
+def limited(which: int, limit: int, *settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CLI, *TRAIN, *settings, "--output-dir", "out"],
+        preexec_fn=lambda: resource.setrlimit(which, (limit, limit)),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize(
+    ("which", "limit", "settings", "words"),
+    [
+        ("RLIMIT_NOFILE", 32, ("num_envs=20",), ("20 worker processes need", "open files", "may have 32", "raise the limit")),
+        ("RLIMIT_AS", 300_000_000, ("num_envs=2",), ("0.8 GB of address space", "may have 0.3 GB", "ulimit -v")),
+        ("RLIMIT_AS", 2_000_000_000, ("algo_kwargs.buffer_size=100000000",), ("a replay of 100000000", "GB", "buffer_size")),
+        ("RLIMIT_AS", 2_000_000_000, ("algo_kwargs.hidden_sizes=[20000, 20000]",), ("GB", "hidden_sizes")),
+    ],
+)
+def test_limits_on_files_and_addresses(which: str, limit: int, settings: tuple[str, ...], words: tuple[str, ...]) -> None:
+    overrides = [f"--set={setting}" for setting in ("env_workers=subprocess", *settings)]
+    done = limited(getattr(resource, which), limit, *overrides)
+    assert done.returncode == 2, done.stderr
+    assert_one_error(done.stderr, *words)
+    assert not Path("out").exists()
+
+
+def test_a_worker_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_training.envs.pool.require_room_for_workers", lambda count: None)
+    import multiprocessing
+    from multiprocessing import context
+
+    started: list[Any] = []
+
+    def start(self: Any, original: Any = context.SpawnProcess.start) -> None:
+        if len(started) == 2:
+            raise OSError(24, "Too many open files")
+        started.append(self)
+        original(self)
+
+    monkeypatch.setattr(context.SpawnProcess, "start", start)
+    with pytest.raises(ConfigError, match=r"cannot start a worker process.*Too many open files.*lower num_envs"):
+        SeededEnvPool(RegisteredEnv("CartPole-v1"), num_envs=4, workers="subprocess")
+    assert len(started) == 2
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("output", ["x" * 300, "runs/" + "é" * 150, "/".join(["abcdefgh"] * 1000)])
+def test_an_output_directory_with_too_long_a_name(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, (*TRAIN, "--output-dir", output), "output_dir", "bytes", "choose a shorter --output-dir")
+
+
+@pytest.mark.parametrize("command", ["eval", "predict", "resume", "export", "plot", "show"])
+def test_paths_that_are_too_long(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, (command, "x" * 300), "xxx")
+
+
+# --------------------------------------------------------------------------------------------------- edges of the spaces
+
+
+def test_bounds_in_double_precision_are_not_exceeded() -> None:
+    pool = SeededEnvPool(RegisteredEnv("misbehaving_envs:Meddling-v0", {"dtype": "float64", "bound": 0.1}))
+    pool.reset()
+    for action in (-1.0, 1.0, 0.3):
+        pool.step(np.full((1, 2), action, np.float32))
+    box = gym.spaces.Box(-0.1, 0.1, (2,), np.float64)
+    sent = ActionSpec("continuous", low=(-0.1, -0.1), high=(0.1, 0.1), raw_shape=(2,)).to_env(np.array([[-1.0, 1.0]]))
+    assert sent.dtype == np.float64
+    assert box.contains(sent[0])
+    single = ActionSpec("continuous", low=(-2.0, -2.0), high=(2.0, 2.0), raw_shape=(2,)).to_env(np.array([[-1.0, 1.0]]))
+    assert single.dtype == np.float32
+
+
+def test_whole_numbers_as_continuous_actions_are_refused() -> None:
+    with pytest.raises(SpaceError, match=r"Meddling-v0 has a Box of whole numbers \(int64\).*make the action space Discrete"):
+        SeededEnvPool(RegisteredEnv("misbehaving_envs:Meddling-v0", {"dtype": "int64", "bound": 3}), env_id="Meddling-v0")
+
+
+@pytest.mark.parametrize("workers", ["inline", "subprocess"])
+def test_an_environment_that_changes_its_action_changes_only_its_own(workers: str) -> None:
+    def make() -> SeededEnvPool:
+        return SeededEnvPool(RegisteredEnv("misbehaving_envs:Meddling-v0"), num_envs=2, workers=workers)
+
+    pool, restored = make(), make()
+    pool.reset()
+    actions = np.array([[0.5, 0.25], [-0.5, 1.0]], np.float32)
+    step, _ = pool.step(actions.copy())
+    pool.step(actions.copy())
+    np.testing.assert_array_equal(step.action, actions)
+    np.testing.assert_array_equal(pool.state_dict()["actions"], np.stack([actions, actions], axis=1))
+    state = pool.state_dict()
+    assert restored.load_state_dict(state) == []
+    np.testing.assert_array_equal(restored.state_dict()["actions"], state["actions"])
+    pool.close()
+    restored.close()
+
+
+def test_a_shift_as_wide_as_the_image_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("drq")))
+    side = 12  # of the images of the tests
+    assert_refused(
+        capsys, (*TRAIN, f"--set=algo_kwargs.shift_pad={side}"), f"shift_pad ({side})", f"{side} pixels", "lower shift_pad"
+    )
+    pool = make_pool(tiny_config("drq", algo_kwargs={"shift_pad": side - 1}), None, "env", 1)
+    pool.close()
+
+
+def frame_step(number: int, length: int) -> Step:
+    obs = np.full((1, 1, 2, 2), number % 200, np.uint8)
+    ended = np.array([number % length == length - 1])
+    return Step(obs, np.zeros(1, np.int64), np.zeros(1, np.float32), obs + np.uint8(1), ended, np.zeros(1, np.bool_))
+
+
+@pytest.mark.parametrize(("length", "told"), [(1, True), (200, False)])
+def test_a_frame_replay_that_never_holds_a_batch_says_so(length: int, told: bool) -> None:
+    def steps(capacity: int) -> tuple[int, list[str]]:
+        buffer = FrameReplayBuffer(
+            capacity, (1, 2, 2), stack=1, num_envs=1, n_step=1, gamma=0.9, rng=np.random.default_rng(0), batch_size=30
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for number in range(400):
+                buffer.add(frame_step(number, length))
+        return len(buffer), [str(entry.message) for entry in caught if "nothing is learned" in str(entry.message)]
+
+    held, said = steps(30)
+    assert (held < 30) == told
+    assert len(said) == told
+    if told:
+        assert f"holds only {held} transitions of the 30" in said[0]
+        enough = int(said[0].split("at least ")[1].split(",")[0])
+        held, said = steps(enough)
+        assert held >= 30
+        assert said == []
+
+
+def test_json_of_a_fault_holds_what_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    lies = ("--set=env_kwargs.about=terminated", "--set=env_kwargs.lie='False'", "--output-dir=out")
+    assert main((*TRAIN, MISBEHAVING, *lies)) == 2
+    assert_one_error(capsys.readouterr().err, "terminated is 'False'", "rl-training resume out")
+    (report,) = Path("out").glob("fault-step-*.json")
+    assert json.loads(report.read_text())["problem"] == "terminated is 'False', which is neither true nor false"
