@@ -282,16 +282,17 @@ def test_policies_are_loaded_while_a_run_writes_and_prunes(run: Path) -> None:
     trainer = threading.Thread(target=train)
     trainer.start()
     said: list[str] = []
-    found = set()
+    found, loads = set[str](), 0
     try:
-        for k in range(120):
-            found.add(load_policy(run if k % 2 else run / "checkpoints" / "latest", said.append)[2].name)
+        with promptly():
+            while loads < 120 or len(found) <= 10:  # both threads get on, however the machine shares its time
+                loads += 1
+                found.add(load_policy(run if loads % 2 else run / "checkpoints" / "latest", said.append)[2].name)
     finally:
         done.set()
         trainer.join()
         opened.close()
     assert (said, failures) == ([], [])
-    assert len(found) > 10
     assert not list((run / "checkpoints").glob(".*"))
 
 
