@@ -250,7 +250,7 @@ def test_wrappers_go_around_a_given_environment_too() -> None:
         ({"name": "mask_observations", "indices": [1]}, "did you mean 'mask_observation'"),
         ({"name": "mask_observation", "index": [1]}, "did you mean 'indices'"),
         ({"name": "mask_observation"}, "needs the argument 'indices'"),
-        ({"indices": [1]}, "needs its name"),
+        ({"indices": [1]}, "needs a name"),
         ({"name": "mask_observation", "indices": [4]}, "from 0 to 3"),
         ({"name": "mask_observation", "indices": 1}, "does not take"),
         ({"name": "scale_observation", "factors": [1.0, 2.0]}, "4 positive numbers"),
