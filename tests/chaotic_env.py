@@ -97,10 +97,10 @@ class Unprintable(Exception):
 class ChaoticEnv(gym.Env[Any, Any]):
     """Episodes of at most seven steps. ``number`` decides what is odd, and from which call on."""
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, number: int = 0, continuous: bool = False) -> None:
         rng = random.Random(f"chaos {number}")
         self.observation_space: Any = spaces.Box(-1, 1, (2,), np.float32)
-        self.action_space: Any = spaces.Discrete(3)
+        self.action_space: Any = spaces.Box(-1, 1, (1,), np.float32) if continuous else spaces.Discrete(3)
         self.kind = rng.choice(KINDS)
         self._from = rng.choice([1, 2, 5, 20, 33])
         self._calls, self._steps = 0, 0

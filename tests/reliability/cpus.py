@@ -1,7 +1,7 @@
 """The fast tests as other CPUs compute them: ``make test-cpus``.
 
-Libraries choose instructions by the CPU that they find, and with them the order of sums and the last bits of results. Variables
-make them choose others; they are read when a library is loaded, so every variant has a process of its own.
+Libraries choose instructions by the CPU that they find, and with them the order of sums and the last bits of results.
+Variables make them choose others; they are read when a library is loaded, so every variant has a process of its own.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ TESTS = Path(__file__).parent.parent
 #: The tests that train, or compare bits or numbers with a tolerance.
 NUMERIC = (
     "test_c51_update.py", "test_checkpoint_workflows.py", "test_collector.py", "test_compiled.py", "test_conformance.py",
-    "test_dqn_trainer_smoke.py", "test_dqn_update.py", "test_drq_trainer_smoke.py", "test_drq_update.py", "test_drqn_update.py",
-    "test_drqv2_trainer_smoke.py", "test_drqv2_update.py", "test_golden.py", "test_gru.py", "test_normalization.py",
-    "test_observation_tree.py", "test_parts.py", "test_ppo_trainer_smoke.py", "test_ppo_update.py", "test_public_api.py",
-    "test_qr_dqn_update.py", "test_r2d2_trainer_smoke.py", "test_r2d2_update.py", "test_rainbow_parts.py",
-    "test_recurrent_models.py", "test_recurrent_ppo_update.py", "test_resume.py", "test_rollout_conformance.py",
-    "test_sac_trainer_smoke.py", "test_sac_update.py", "test_state_bytes.py", "test_stateful_prediction.py", "test_update.py",
+    "test_dqn_trainer_smoke.py", "test_dqn_update.py", "test_drq_trainer_smoke.py", "test_drq_update.py",
+    "test_drqn_update.py", "test_drqv2_trainer_smoke.py", "test_drqv2_update.py", "test_golden.py", "test_gru.py",
+    "test_normalization.py", "test_observation_tree.py", "test_parts.py", "test_ppo_trainer_smoke.py", "test_ppo_update.py",
+    "test_public_api.py", "test_qr_dqn_update.py", "test_r2d2_trainer_smoke.py", "test_r2d2_update.py",
+    "test_rainbow_parts.py", "test_recurrent_models.py", "test_recurrent_ppo_update.py", "test_resume.py",
+    "test_rollout_conformance.py", "test_sac_trainer_smoke.py", "test_sac_update.py", "test_state_bytes.py",
+    "test_stateful_prediction.py", "test_update.py",
 )  # fmt: skip
 
 

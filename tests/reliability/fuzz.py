@@ -71,7 +71,7 @@ def run_batch(kind: str, first: int, count: int, runs: dict[str, Path], place: P
     ended = in_a_process(partial(try_batch, kind, first, count, runs, place), place / "log", patience=300)
     tried = [told["trying"] for told in ended.told if "trying" in told]
     findings = [told for told in ended.told if "wrong" in told]
-    if ended.code != 0:
+    if ended.code != 0 or "Traceback" in ended.printed:  # of the process itself, or of a worker process
         number = tried[-1] if tried else first
         findings.append({"number": number, "example": "", "wrong": f"exit code {ended.code}: {ended.printed[-2000:]}"})
     return len(tried), findings

@@ -76,7 +76,7 @@ def _wrong(answer: Answer, command: str, run: Path, one: Prepared, *, forged: bo
     if command == "resume":
         if not step_directories(run):
             return "no checkpoint after a resumed run"
-        return None if forged else not_finite(run)
+        return None if forged else not_finite(run, answer.errors)
     return None
 
 

@@ -14,7 +14,7 @@ from conftest import ALGORITHMS, config_fields, tiny_values
 from test_fuzz_config import KEYS, key_of, random_text, random_yaml
 
 from reliability.prepared import PREPARED, Prepared
-from reliability.verdicts import ask, not_finite
+from reliability.verdicts import ask, not_finite, weights_not_finite
 
 #: Values at the edges of what a setting may be; sizes stay small, because a large one is a legitimate wish.
 EDGES: list[Any] = [
@@ -67,19 +67,20 @@ def settings(rng: random.Random, folder: Path) -> tuple[Any, str | None]:
         given.append(f"--set={key}={yaml.safe_dump(rng.choice(EDGES), default_flow_style=True).strip().removesuffix('...')}")
     run = folder / "run"
     answer = ask(["train", "--config", str(config), "--quiet", "--output-dir", str(run), *given])
-    return (algo, given), answer.wrong or (not_finite(run) if answer.code == 0 else None)
+    return (algo, given), answer.wrong or (not_finite(run) or weights_not_finite(run) if answer.code == 0 else None)
 
 
 def environments(rng: random.Random, folder: Path) -> tuple[Any, str | None]:
     """Runs in an environment that breaks a rule."""
     number, algo = rng.randrange(10**6), rng.choice(["dqn", "ppo", "sac", "drqn", "recurrent_ppo", "r2d2"])
     workers = "subprocess" if rng.random() < 0.03 else "inline"
-    values = tiny_values(algo, env_id="chaotic_env:Chaotic-v0", env_kwargs={"number": number}, env_workers=workers)
+    chaos = {"number": number, "continuous": algo == "sac"}
+    values = tiny_values(algo, env_id="chaotic_env:Chaotic-v0", env_kwargs=chaos, env_workers=workers)
     config, run = folder / "tiny.yaml", folder / "run"
     wrappers = [{"name": "flatten_observation"}] if rng.random() < 0.2 else []
     config.write_text(yaml.safe_dump({**values, "total_timesteps": 60, "compile": "off", "wrappers": wrappers}))
     answer = ask(["train", "--config", str(config), "--quiet", "--output-dir", str(run)])
-    return values, answer.wrong or (not_finite(run) if answer.code == 0 else None)
+    return values, answer.wrong or (not_finite(run) or weights_not_finite(run) if answer.code == 0 else None)
 
 
 # -------------------------------------------------------------------------------------------------------------- predict
@@ -88,8 +89,8 @@ def environments(rng: random.Random, folder: Path) -> tuple[Any, str | None]:
 def random_json(rng: random.Random, depth: int = 0) -> str:
     """A JSON text, or almost one."""
     simple = [
-        "0", "1", "-1", "0.5", "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "1e39", "null", "true", "false", '"1"', '""',
-        "[]", "{}", "9" * 400, "1E5", "-0", "2.7", "255", "256", '"\\ud800"', "1.", ".5", "+1", "0x1", "1_000",
+        "0", "1", "-1", "0.5", "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "1e39", "null", "true", "false", '"1"',
+        '""', "[]", "{}", "9" * 400, "1E5", "-0", "2.7", "255", "256", '"\\ud800"', "1.", ".5", "+1", "0x1", "1_000",
         "[[[[[[1]]]]]]", "[" * 100_000, "{" * 1000, '{"obs": ' * 500,
     ]  # fmt: skip
     if depth >= 3 or rng.random() < 0.5:

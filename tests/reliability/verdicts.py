@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import load_file
+
 from rl_training.cli import main
+from rl_training.experiment.run import step_directories
 
 #: Seconds after which a command that has almost nothing to do is taken to hang.
 PATIENCE = 60.0
@@ -82,13 +86,18 @@ def _bad_words(code: int | None, errors: str) -> str | None:
     return None if lines[0].isprintable() else "a message that cannot be printed"
 
 
-def not_finite(run: Path) -> str | None:
-    """The first number in the log or the evaluation of a run that is not finite."""
-    files = [file for file in (run / "metrics.jsonl", run / "evaluation.json") if file.exists()]
+def not_finite(run: Path, said: str = "") -> str | None:
+    """The first number in the log or the evaluation of a run that is not finite, or a file that is not JSON. Files that the
+    command has spoken of are left out."""
+    files = [file for file in (run / "metrics.jsonl", run / "evaluation.json") if file.exists() and file.name not in said]
     for file in files:
         texts = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
         for text in texts:
-            for name, value in _numbers(json.loads(text)):
+            try:
+                content = json.loads(text)
+            except ValueError:
+                return f"{file.name} is damaged, and nothing was said: {text[:200]}"
+            for name, value in _numbers(content):
                 if not math.isfinite(value):
                     return f"{file.name}: {name} is {value}"
     return None
@@ -103,3 +112,12 @@ def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
             yield from _numbers(inner, name)
     elif isinstance(value, (int, float)):
         yield name, value
+
+
+def weights_not_finite(run: Path) -> str | None:
+    """The first weight of the newest policy of a run that is not finite."""
+    for checkpoint in step_directories(run)[:1]:
+        for name, weights in load_file(checkpoint / "policy.safetensors").items():
+            if not np.isfinite(weights).all():
+                return f"{checkpoint.name}: {name} is not finite"
+    return None
