@@ -35,7 +35,7 @@ ODD_SPACES: list[Callable[[], Any]] = [
     lambda: spaces.Discrete(3, start=-7),
     lambda: spaces.Discrete(2**40),
     lambda: spaces.MultiDiscrete([2, 3]),
-    lambda: spaces.MultiDiscrete([[2, 3], [1, 1]]),
+    lambda: spaces.MultiDiscrete(np.array([[2, 3], [1, 1]])),
     lambda: spaces.MultiBinary(3),
     lambda: spaces.Dict({}),
     lambda: spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)}),

@@ -78,7 +78,7 @@ def test_an_installed_wheel_trains_elsewhere(wheel: Path, tmp_path: Path) -> Non
 def bare_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with a wheel that ``python -m build`` has made, its dependencies, and none of the extras."""
     source, output = sources(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", output, source]
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(output), str(source)]
     subprocess.run(build, check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
     (built,) = output.glob("*.whl")
     venv = tmp_path_factory.mktemp("bare") / "venv"
@@ -90,7 +90,7 @@ def bare_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def in_venv(venv: Path, folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    command = [venv / "bin" / arguments[0], *arguments[1:]]
+    command = [str(venv / "bin" / arguments[0]), *arguments[1:]]
     return subprocess.run(command, cwd=folder, env=environment, input=stdin, capture_output=True, text=True, timeout=PATIENCE)
 
 
@@ -119,7 +119,7 @@ def test_a_wheel_without_extras_does_the_whole_workflow(bare_venv: Path, tmp_pat
         action = json.loads(succeed("rl-training", "predict", algo, stdin=obs))
         assert action in (0, 1) if algo != "sac" else -2 <= action[0] <= 2
         succeed("rl-training", "export", algo, "--format", "safetensors", "--output", f"{algo}.safetensors")
-        load = f"from rl_training.runtime.export import load_exported; load_exported('{algo}.safetensors')"
+        load = f"import pathlib, rl_training.runtime.export as e; e.load_exported(pathlib.Path('{algo}.safetensors'))"
         succeed("python", "-c", load)
         succeed("rl-training", "resume", algo, "--total-timesteps", "700")
         succeed("rl-training", "plot", algo, "--output", f"{algo}.png")

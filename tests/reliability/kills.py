@@ -18,7 +18,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,6 @@ class Task:
         return installed and self.observations in entry.observations and self.actions in entry.actions
 
 
-FLAT = [{"name": "flatten_observation"}]
 TASKS = {
     "CartPole": Task("classic control", {"env_id": "CartPole-v1"}),
     "Acrobot": Task("classic control", {"env_id": "Acrobot-v1", "env_kwargs": {"max_episode_steps": 70}}),
@@ -123,7 +123,7 @@ TASKS = {
     ),
     "MiniGrid DoorKey": Task(
         "MiniGrid",
-        {"env_id": "minigrid:MiniGrid-DoorKey-5x5-v0", "env_kwargs": {"max_steps": 60}, "wrappers": FLAT},
+        {"env_id": "minigrid_env:FlatMiniGrid-v0", "env_kwargs": {"max_steps": 60}},
         needs="minigrid",
     ),
     "POPGym RepeatFirst": Task("POPGym", {"env_id": "popgym:popgym-RepeatFirstEasy-v0"}, needs="popgym"),
@@ -190,11 +190,20 @@ def draw_case(number: int) -> Case:
     task_name = rng.choice(families[rng.choice(sorted(families))])
     workers, num_envs = rng.choice(["inline", "inline", "subprocess"]), rng.choice([1, 4])
     eager = Case(algo, task_name, workers, num_envs, False)
-    if rng.random() >= SHARE_COMPILED or TASKS[task_name].observations == "image":
-        return eager
-    trainer = Trainer(resolve_config({**eager.values(0), "env_workers": "inline"}))
-    trainer.close()
-    return eager if trainer.algorithm.why_not_compiled() is not None else Case(algo, task_name, workers, num_envs, True)
+    drawn = rng.random() < SHARE_COMPILED and TASKS[task_name].observations != "image"
+    return replace(eager, compiled=True) if drawn and can_be_compiled(eager) else eager
+
+
+def can_be_compiled(case: Case) -> bool:
+    """Asked in another process, because this one must start no threads."""
+
+    def ask(tell: Teller) -> int:
+        trainer = Trainer(resolve_config({**case.values(0), "env_workers": "inline"}))
+        tell(trainer.algorithm.why_not_compiled() is None)
+        return 0
+
+    with tempfile.TemporaryDirectory() as folder:
+        return bool(in_a_process(ask, Path(folder) / "log").told[0])
 
 
 def draw_moment(rng: random.Random, progress: Progress) -> Moment:
@@ -209,9 +218,8 @@ def draw_moment(rng: random.Random, progress: Progress) -> Moment:
 # ------------------------------------------------------------------------------------------------------------ the rounds
 
 
-def play_round(number: int, folder: Path, runs: int = RUNS_OF_A_CASE) -> list[dict[str, Any]]:
+def play_round(case: Case, number: int, folder: Path, runs: int = RUNS_OF_A_CASE) -> list[dict[str, Any]]:
     """The records of a round: one for each run that was killed."""
-    case = draw_case(number)
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump(case.values(seed=number)))
     arguments = command(config, folder / "whole")
@@ -304,12 +312,11 @@ def play(kills: int) -> int:
     records = read(RESULTS)
     number, done, bad = 1 + max((record["round"] for record in records), default=-1), 0, 0
     while done < kills:
-        folder = Path(tempfile.mkdtemp(prefix="kills-"))
+        folder, case = Path(tempfile.mkdtemp(prefix="kills-")), draw_case(number)
         try:
-            new = play_round(number, folder)
+            new = play_round(case, number, folder)
         except Exception as error:
-            print(f"round {number} failed: {error}", flush=True)
-            new = [{"round": number, **asdict(draw_case(number)), "family": "", "kills": [], "outcome": f"failed: {error}"}]
+            new = [{"round": number, **asdict(case), "family": TASKS[case.task].family, "kills": [], "outcome": repr(error)}]
         append(RESULTS, new)
         failed = [record for record in new if record["outcome"] != "identical"]
         for record in failed:
@@ -318,14 +325,35 @@ def play(kills: int) -> int:
             shutil.rmtree(folder)
         bad += len(failed)
         done += sum(len(record["kills"]) for record in new)
-        print(f"{number}: {draw_case(number)}: {sum(len(record['kills']) for record in new)} kills", flush=True)
+        print(f"{number}: {case}: {sum(len(record['kills']) for record in new)} kills", flush=True)
         number += 1
     return bad
+
+
+def once_each(folder: Path) -> Iterator[dict[str, Any]]:
+    """A run of every algorithm that was killed, in the smallest of its environments; every fourth while it saved."""
+    for number, algo in enumerate(ALGORITHMS):
+        task = next(name for name in ("CartPole", "Pendulum", "pictures") if TASKS[name].fits(algo))
+        place = folder / algo
+        place.mkdir()
+        case = Case(algo, task, "inline", 2, False)
+        for attempt in range(10):  # a moment may come to nothing
+            (record,) = play_round(case, 1000 * number + attempt, place, runs=1)
+            shutil.rmtree(place / "whole")
+            if record["kills"] or record["outcome"] != "identical":
+                break
+        yield record
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
-    bad = play(parser.parse_args().kills)
+    parser.add_argument("--once", type=Path, metavar="FOLDER", help="kill every algorithm once, and print the records")
+    arguments = parser.parse_args()
+    if arguments.once:
+        for killed in once_each(arguments.once):
+            print(json.dumps(killed), flush=True)
+        sys.exit(0)
+    bad = play(arguments.kills)
     print(summary(read(RESULTS)))
     sys.exit(1 if bad else 0)

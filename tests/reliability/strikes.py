@@ -109,6 +109,6 @@ def _in_writers(hook_of: Any) -> None:
         try:
             original(self, step, *arguments, **options)
         finally:
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
 
     Run.save = save  # type: ignore[method-assign]
