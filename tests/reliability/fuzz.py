@@ -56,7 +56,7 @@ def try_one(kind: str, number: int, runs: dict[str, Path], place: Path) -> tuple
 
 def try_batch(kind: str, first: int, count: int, runs: dict[str, Path], place: Path, tell: Teller) -> int:
     """Tells the number of each example before it is tried, and what was found."""
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("always")  # not once for all examples
     faulthandler.enable()
     for number in range(first, first + count):
         tell({"trying": number})
