@@ -61,7 +61,7 @@ class Task:
 
 
 TASKS = {
-    "CartPole": Task("classic control", {"env_id": "CartPole-v1"}),
+    "CartPole": Task("classic control", {"env_id": "CartPole-v1", "env_kwargs": {"max_episode_steps": 100}}),
     "Acrobot": Task("classic control", {"env_id": "Acrobot-v1", "env_kwargs": {"max_episode_steps": 70}}),
     "MountainCar": Task("classic control", {"env_id": "MountainCar-v0", "env_kwargs": {"max_episode_steps": 60}}),
     "Pendulum": Task(
@@ -91,11 +91,16 @@ TASKS = {
         actions="continuous",
         frame_stack=3,
     ),
-    "LunarLander": Task("LunarLander", {"env_id": "LunarLander-v3"}, needs="Box2D"),
+    "LunarLander": Task("LunarLander", {"env_id": "LunarLander-v3", "env_kwargs": {"max_episode_steps": 100}}, needs="Box2D"),
     "LunarLander continuous": Task(
-        "LunarLander", {"env_id": "LunarLander-v3", "env_kwargs": {"continuous": True}}, actions="continuous", needs="Box2D"
+        "LunarLander",
+        {"env_id": "LunarLander-v3", "env_kwargs": {"continuous": True, "max_episode_steps": 100}},
+        actions="continuous",
+        needs="Box2D",
     ),
-    "Hopper": Task("MuJoCo", {"env_id": "Hopper-v5"}, actions="continuous", needs="mujoco"),
+    "Hopper": Task(
+        "MuJoCo", {"env_id": "Hopper-v5", "env_kwargs": {"max_episode_steps": 60}}, actions="continuous", needs="mujoco"
+    ),
     "HalfCheetah": Task(
         "MuJoCo", {"env_id": "HalfCheetah-v5", "env_kwargs": {"max_episode_steps": 50}}, actions="continuous", needs="mujoco"
     ),
@@ -130,17 +135,25 @@ TASKS = {
     "POPGym HigherLower": Task("POPGym", {"env_id": "popgym:popgym-HigherLowerEasy-v0"}, needs="popgym"),
     "MinAtar Breakout": Task(
         "MinAtar",
-        {"env_id": "rl_training.envs.minatar:MinAtar/Breakout-v1", "wrappers": [{"name": "channels_first"}]},
+        {
+            "env_id": "rl_training.envs.minatar:MinAtar/Breakout-v1",
+            "env_kwargs": {"max_episode_steps": 60},  # a greedy policy may stay alive for ever
+            "wrappers": [{"name": "channels_first"}],
+        },
         observations="image",
         needs="minatar",
     ),
     "MinAtar Seaquest": Task(
         "MinAtar",
-        {"env_id": "rl_training.envs.minatar:MinAtar/Seaquest-v1", "wrappers": [{"name": "channels_first"}]},
+        {
+            "env_id": "rl_training.envs.minatar:MinAtar/Seaquest-v1",
+            "env_kwargs": {"max_episode_steps": 60},  # a greedy policy may stay alive for ever
+            "wrappers": [{"name": "channels_first"}],
+        },
         observations="image",
         needs="minatar",
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
