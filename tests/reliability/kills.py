@@ -60,6 +60,19 @@ class Task:
         return installed and self.observations in entry.observations and self.actions in entry.actions
 
 
+def atari(game: str) -> Task:
+    options = {"frameskip": 1, "repeat_action_probability": 0.25, "max_episode_steps": 200}
+    values = {"env_id": f"ale_py:ALE/{game}-v5", "env_kwargs": options, "wrappers": [{"name": "atari"}]}
+    return Task("Atari", values, observations="image", needs="ale_py", frame_stack=4)
+
+
+def minatar(game: str) -> Task:
+    """Episodes have a limit, because a greedy policy may stay alive for ever."""
+    env_id = f"rl_training.envs.minatar:MinAtar/{game}-v1"
+    values = {"env_id": env_id, "env_kwargs": {"max_episode_steps": 60}, "wrappers": [{"name": "channels_first"}]}
+    return Task("MinAtar", values, observations="image", needs="minatar")
+
+
 TASKS = {
     "CartPole": Task("classic control", {"env_id": "CartPole-v1", "env_kwargs": {"max_episode_steps": 100}}),
     "Acrobot": Task("classic control", {"env_id": "Acrobot-v1", "env_kwargs": {"max_episode_steps": 70}}),
@@ -104,28 +117,8 @@ TASKS = {
     "HalfCheetah": Task(
         "MuJoCo", {"env_id": "HalfCheetah-v5", "env_kwargs": {"max_episode_steps": 50}}, actions="continuous", needs="mujoco"
     ),
-    "Pong": Task(
-        "Atari",
-        {
-            "env_id": "ale_py:ALE/Pong-v5",
-            "env_kwargs": {"frameskip": 1, "repeat_action_probability": 0.25, "max_episode_steps": 200},
-            "wrappers": [{"name": "atari"}],
-        },
-        observations="image",
-        needs="ale_py",
-        frame_stack=4,
-    ),
-    "Breakout": Task(
-        "Atari",
-        {
-            "env_id": "ale_py:ALE/Breakout-v5",
-            "env_kwargs": {"frameskip": 1, "repeat_action_probability": 0.25, "max_episode_steps": 200},
-            "wrappers": [{"name": "atari"}],
-        },
-        observations="image",
-        needs="ale_py",
-        frame_stack=4,
-    ),
+    "Pong": atari("Pong"),
+    "Breakout": atari("Breakout"),
     "MiniGrid DoorKey": Task(
         "MiniGrid",
         {"env_id": "minigrid_env:FlatMiniGrid-v0", "env_kwargs": {"max_steps": 60}},
@@ -133,26 +126,8 @@ TASKS = {
     ),
     "POPGym RepeatFirst": Task("POPGym", {"env_id": "popgym:popgym-RepeatFirstEasy-v0"}, needs="popgym"),
     "POPGym HigherLower": Task("POPGym", {"env_id": "popgym:popgym-HigherLowerEasy-v0"}, needs="popgym"),
-    "MinAtar Breakout": Task(
-        "MinAtar",
-        {
-            "env_id": "rl_training.envs.minatar:MinAtar/Breakout-v1",
-            "env_kwargs": {"max_episode_steps": 60},  # a greedy policy may stay alive for ever
-            "wrappers": [{"name": "channels_first"}],
-        },
-        observations="image",
-        needs="minatar",
-    ),
-    "MinAtar Seaquest": Task(
-        "MinAtar",
-        {
-            "env_id": "rl_training.envs.minatar:MinAtar/Seaquest-v1",
-            "env_kwargs": {"max_episode_steps": 60},  # a greedy policy may stay alive for ever
-            "wrappers": [{"name": "channels_first"}],
-        },
-        observations="image",
-        needs="minatar",
-    ),
+    "MinAtar Breakout": minatar("Breakout"),
+    "MinAtar Seaquest": minatar("Seaquest"),
 }
 
 
