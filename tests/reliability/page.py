@@ -19,7 +19,7 @@ def kill_section(records: list[dict[str, Any]]) -> str:
         "algorithm": "algo",
         "environments of": "family",
         "workers": "workers",
-        "environments": "num_envs",
+        "number of environments": "num_envs",
         "compiled": "compiled",
     }
     rows = []
