@@ -10,6 +10,7 @@ import multiprocessing
 import resource
 import signal
 import warnings
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from rl_training.envs.factory import EnvFactory, close_env, created
+from rl_training.envs.own_state import own_state, restore_own_state
 from rl_training.errors import ConfigError, described
+from rl_training.types import State
 
 #: The observation, and its action mask if the environment provides one.
 Observed = tuple[Any, Any]
@@ -33,6 +36,11 @@ def _observed(obs: Any, info: dict[str, Any]) -> Observed:
     return obs, info.get("action_mask")
 
 
+def _kept(value: Any) -> Any:
+    """A value that stays as it is: an environment may use the same array for every observation."""
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
 class Worker(Protocol):
     """One environment. An exception in the environment is raised by the call that caused it."""
 
@@ -42,7 +50,14 @@ class Worker(Protocol):
 
     def end_step(self) -> StepReturn: ...
 
-    def replay(self, seed: int, actions: list[Any]) -> Observed: ...
+    def play(self, actions: Sequence[Any]) -> tuple[list[StepReturn], str | None]:
+        """Several steps at once, for a replay: until the episode ends or a step fails, with the failure."""
+
+    def own_state(self) -> State | None:
+        """The state that the environment saves itself; None if it does not."""
+
+    def restore_own_state(self, seed: int, state: State) -> str | None:
+        """Begins the episode of this seed and restores a saved state in it; returns what went wrong, if anything."""
 
     def close(self) -> None: ...
 
@@ -76,12 +91,25 @@ class LocalWorker:
         assert result is not None, "end_step without begin_step"
         return result
 
-    def replay(self, seed: int, actions: list[Any]) -> Observed:
-        observed = self.reset(seed)
-        for action in actions:
-            self.begin_step(action)
-            observed = self.end_step()[0]
-        return observed
+    def play(self, actions: Sequence[Any]) -> tuple[list[StepReturn], str | None]:
+        results: list[StepReturn] = []
+        try:
+            for action in actions:
+                self.begin_step(action)
+                (obs, mask), reward, terminated, truncated = self.end_step()
+                results.append(((_kept(obs), _kept(mask)), reward, terminated, truncated))
+                if terminated or truncated:
+                    break
+        except (Exception, SystemExit) as error:
+            return results, described(error)
+        return results, None
+
+    def own_state(self) -> State | None:
+        return own_state(self.env)
+
+    def restore_own_state(self, seed: int, state: State) -> str | None:
+        self.reset(seed)
+        return restore_own_state(self.env, state)
 
     def close(self) -> None:
         close_env(self.env)
@@ -158,8 +186,16 @@ class ProcessWorker:
     def end_step(self) -> StepReturn:
         return self._receive()  # type: ignore[no-any-return]
 
-    def replay(self, seed: int, actions: list[Any]) -> Observed:
-        self._send("replay", seed, actions)
+    def play(self, actions: Sequence[Any]) -> tuple[list[StepReturn], str | None]:
+        self._send("play", actions)
+        return self._receive()  # type: ignore[no-any-return]
+
+    def own_state(self) -> State | None:
+        self._send("own_state")
+        return self._receive()  # type: ignore[no-any-return]
+
+    def restore_own_state(self, seed: int, state: State) -> str | None:
+        self._send("restore_own_state", seed, state)
         return self._receive()  # type: ignore[no-any-return]
 
     def close(self) -> None:

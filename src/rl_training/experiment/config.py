@@ -43,6 +43,9 @@ class EvalConfig(StrictModel):
     episodes: Positive = Field(10, description="episodes in each evaluation")
     final_episodes: Positive = Field(100, description="episodes in the evaluation after training")
     num_envs: Positive = Field(10, description="environments evaluated in parallel")
+    max_episode_steps: Positive | None = Field(
+        None, description="stop an evaluated episode after this many steps; null: only the environment ends it"
+    )
 
 
 class CheckpointConfig(StrictModel):
@@ -52,6 +55,10 @@ class CheckpointConfig(StrictModel):
     keep: Positive = Field(3, description="number of newest checkpoints kept, besides the best")
     replay_every: Count = Field(
         1, description="save the replay in the first of every k checkpoints and the last; 0: never, resuming refills it"
+    )
+    max_replay_steps: Positive | None = Field(
+        None,
+        description="longest unfinished episode that resuming replays; in place of a longer one, a new one starts; null: any",
     )
 
 

@@ -36,6 +36,7 @@ class Checkpointer:
         trainer = self._trainer
         if trainer.run is None or self._saved_at == trainer.env_steps:
             return
+        trainer.divergence.check()
         trainer.run.wait()  # the states of the previous checkpoint are freed before there are new ones
         wanted = trainer.config.checkpoint.replay_every > 0
         replay = not trainer.learner.separate_replay or (wanted and replay_due)
@@ -56,6 +57,7 @@ class Checkpointer:
 
     def save_to(self, path: Path) -> None:
         """Writes a checkpoint with everything that continuing needs, anywhere."""
+        self._trainer.divergence.check()
         write_checkpoint(path, self._parts(replay=True), self._trainer.log.info(self._trainer.env_steps))
 
     def _parts(self, *, replay: bool) -> dict[str, State]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+import numpy as np
+
 from rl_training.algorithms.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rl_training.data import RolloutBuffer
+from rl_training.errors import DivergenceError
 from rl_training.runtime.cadence import Due, PhaseTimer
 from rl_training.runtime.collector import Collected
-from rl_training.types import State, UpdateResult
+from rl_training.types import Array, State, UpdateResult
 
 
 class Learner(ABC):
@@ -93,8 +96,16 @@ class OffPolicyLearner(Learner):
             self._last = algorithm.update(batch, env_steps)
             timer.lap("update")
             if batch.indices is not None and self._last.priorities is not None:
-                replay.update_priorities(batch, self._last.priorities.cpu().numpy())
+                self._update_priorities(batch, self._last.priorities.cpu().numpy())
                 timer.lap("sampling")
+
+    def _update_priorities(self, batch: Any, priorities: Array) -> None:
+        try:
+            self.replay.update_priorities(batch, priorities)
+        except ValueError as error:
+            if np.isfinite(priorities).all():
+                raise
+            raise DivergenceError("the errors that prioritise the replay are not finite") from error
 
     def compile(self) -> None:
         self.algorithm.compile(self.replay.example())

@@ -15,19 +15,21 @@ from rl_training.algorithms.base import Algorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
 from rl_training.envs.factory import EnvFactory
+from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import EnvPool
-from rl_training.errors import CheckpointError, EnvironmentFault
+from rl_training.errors import DivergenceError, EnvironmentFault
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import REPLAY_PART, Run
-from rl_training.rng import RandomStreams
+from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, TRAINING_EPISODES, RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.compilation import Compilation
+from rl_training.runtime.divergence import DivergenceWatch
 from rl_training.runtime.episodes import EpisodeStatistics
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
-from rl_training.runtime.faults import write_fault_report
+from rl_training.runtime.faults import explained
 from rl_training.runtime.learner import Learner, make_learner
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.run_log import RunLog
@@ -73,7 +75,7 @@ class Trainer:
         self.log = RunLog(self.timer)
         self.streams = RandomStreams(config.seed)
         algorithm_class = get_algorithm(config.algo)
-        pool = self._make_pool("env", config.num_envs, config.env_workers)
+        pool = self._make_pool(TRAINING_EPISODES, config.num_envs, config.env_workers)
         require_fit(algorithm_class, pool.spec, config.env_id)
         self._free_at_first = available_memory()
         with cpu_threads(config.threads):
@@ -93,6 +95,7 @@ class Trainer:
             "checkpoint": Due(config.checkpoint.interval),
         }
         self.checkpoints = Checkpointer(self)
+        self.divergence = DivergenceWatch(self)
         self._started = False
 
     @property
@@ -129,9 +132,13 @@ class Trainer:
             self.progress.note(self.describe())
             self.log.open(self.run, tensorboard=self.config.log.tensorboard, from_step=self.env_steps)
             try:
+                self.divergence.check()
                 if not self._started:
                     self.collector.start()
                     self._started = True
+                for env_index in self.collector.recover():
+                    self.learner.discard(env_index)
+                    self.checkpoints.outdated()
                 self.compilation.begin(self.config, self.progress, stop)
                 self.progress.start(self, total)
                 self._loop(total, stop)
@@ -139,8 +146,8 @@ class Trainer:
                 self.checkpoints.save_last()
                 if not stop:
                     evaluation = self.evaluate(self.config.eval.final_episodes, stop)
-            except EnvironmentFault as fault:
-                self._save_after_fault(fault)
+            except (EnvironmentFault, DivergenceError) as error:
+                raise explained(self, error) from error
             finally:
                 self.log.close()
             if self.run is not None:
@@ -190,9 +197,10 @@ class Trainer:
     def _chores(self, stop: StopRequest) -> None:
         """Logging, evaluation and checkpoints that are due between two steps."""
         if self._due["log"].settle():
+            self.divergence.check()
             self.log.write("train", self.env_steps, self._train_metrics())
         if self._due["eval"].count():
-            result = self.evaluate(self.config.eval.episodes, stop)
+            result = self.evaluate(self.config.eval.episodes, stop, stream=SELECTION_EPISODES)
             if result is None:
                 return  # stopped early: still due, so it is repeated after resuming
             self._due["eval"].settle()
@@ -201,13 +209,24 @@ class Trainer:
             self.checkpoints.save_due()
         self.progress.update(self)
 
-    def evaluate(self, episodes: int, stop: StopRequest | None = None) -> EvaluationResult | None:
+    def evaluate(
+        self,
+        episodes: int,
+        stop: StopRequest | None = None,
+        *,
+        stream: str = FINAL_EPISODES,
+        max_episode_steps: int | None = None,
+    ) -> EvaluationResult | None:
         """Evaluates the deterministic policy on separate environments; training is not affected."""
+        self.divergence.check()
         if self._eval_pool is None:
-            self._eval_pool = self._make_pool("eval", self.config.eval.num_envs, "inline")
+            self._eval_pool = self._make_pool(SELECTION_EPISODES, self.config.eval.num_envs, "inline")
+        limit = EpisodeLimit(max_episode_steps or self.config.eval.max_episode_steps, self.config.env_id)
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
-            result = evaluate_policy(self.collector.policy, self._eval_pool, episodes, lambda: bool(stop))
+            result = evaluate_policy(
+                self.collector.policy, self._eval_pool, episodes, lambda: bool(stop), stream=stream, limit=limit
+            )
         self.timer.lap("evaluation")
         return result
 
@@ -256,18 +275,6 @@ class Trainer:
             "compiled": self.compilation.in_force,
             "learner": self.learner.state_dict(),
         }
-
-    def _save_after_fault(self, fault: EnvironmentFault) -> None:
-        """Saves the run as it was before the failing step, with a report that reproduces the failure; then raises it."""
-        if self.run is not None:
-            try:
-                report = write_fault_report(self.run, fault, self.config, self.env_steps)
-                self.checkpoints.save_last()
-                self.run.wait()
-            except (CheckpointError, OSError) as error:
-                raise CheckpointError(f"{fault}; saving the run then failed too: {error}") from fault
-            fault.args = (f"{fault} {report}",)
-        raise fault
 
     def load(self, parts: Mapping[str, State]) -> None:
         """Restores the parts of a checkpoint."""
