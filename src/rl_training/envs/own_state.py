@@ -4,7 +4,8 @@
     def set_state(self, state: dict[str, Any]) -> None: ...
 
 The state is plain data: dicts with text as keys, lists, numpy arrays, numbers, text, true, false and None. ``set_state`` is
-called after ``reset`` with the seed of the episode. Gymnasium's ``np_random`` and the count of ``TimeLimit`` are saved besides; everything else that decides what the environment does next must be in the state.
+called after ``reset`` with the seed of the episode. Gymnasium's ``np_random`` and the count of ``TimeLimit`` are saved
+besides; everything else that decides what the environment does next must be in the state.
 
 The outermost layer of an environment that has both methods answers for everything inside it. Wrappers around it must be known
 to keep nothing between two steps (``STATELESS``); with any other wrapper, the episode is replayed.
