@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -181,15 +182,16 @@ def test_an_agent_that_has_diverged_answers_nothing(tmp_path: Path) -> None:
     agent: Any = managed("dqn")("CartPole-v1", learning_rate=HOT, learning_starts=20, batch_size=8, buffer_size=100)
     with pytest.raises(DivergenceError):
         agent.learn(2000)
-    for forbidden in (
+    forbidden: list[Callable[[], object]] = [
         lambda: agent.predict(np.zeros(4)),
         lambda: agent.evaluate(1),
         lambda: agent.export(tmp_path / "policy.safetensors"),
         lambda: agent.save(tmp_path / "agent"),
         lambda: agent.save(tmp_path / "agent", full=True),
-    ):
+    ]
+    for call in forbidden:
         with pytest.raises(DivergenceError):
-            forbidden()
+            call()
     agent.close()
     with pytest.raises(DivergenceError):
         agent.predict(np.zeros(4))

@@ -122,8 +122,10 @@ def test_a_step_takes_few_bytes_and_an_episode_that_is_not_replayed_none() -> No
 
 
 def record(obs: list[int], reward: list[float], mask: list[int]) -> EpisodeRecord:
-    digest = lambda values: np.array(values, np.uint32)  # noqa: E731
-    return EpisodeRecord(np.zeros(len(reward)), digest(obs), np.array(reward, np.float32), digest(mask))
+    digest_type = np.uint32
+    return EpisodeRecord(
+        np.zeros(len(reward)), np.array(obs, digest_type), np.array(reward, np.float32), np.array(mask, digest_type)
+    )
 
 
 EPISODE = record([1, 2, 3, 4], [0.5, 1.0, 0.0], [7, 7, 8, 8])

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import multiprocessing
 import resource
 import signal
@@ -38,7 +39,7 @@ def _observed(obs: Any, info: dict[str, Any]) -> Observed:
 
 def _kept(value: Any) -> Any:
     """A value that stays as it is: an environment may use the same array for every observation."""
-    return value.copy() if isinstance(value, np.ndarray) else value
+    return value.copy() if isinstance(value, np.ndarray) else copy.deepcopy(value)
 
 
 class Worker(Protocol):
