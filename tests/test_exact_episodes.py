@@ -124,7 +124,10 @@ def test_an_episode_too_long_to_replay_is_given_up_and_takes_no_memory(workers: 
     with pytest.warns(EpisodeNotReplayed, match=r"index 0\) is 101 steps into its episode, more than .*max_replay_steps"):
         assert restored.load_state_dict(state) == [0, 1]
     assert restored.state_dict()["lengths"] == [0, 0]
-    for each in (pool, restored):
+    unlimited = make_pool("Drifting-v0", num_envs=2, workers=workers, length=1000)
+    with pytest.warns(EpisodeNotReplayed, match="more than checkpoint.max_replay_steps when it was saved"):
+        assert unlimited.load_state_dict(state) == [0, 1]  # whatever the limit is now, there are no actions to replay
+    for each in (pool, restored, unlimited):
         each.close()
 
 

@@ -76,10 +76,11 @@ class Restoring:
                 return saved
             self._warn(f"{self._name}: {problem}; its episode is replayed instead", NonDeterministicEnvironment)
         lost = "so a new episode starts and this run is not an exact continuation"
-        if most_steps is not None and saved.length > most_steps:
+        was_kept = len(saved.record.actions) == saved.length
+        if not was_kept or (most_steps is not None and saved.length > most_steps):
+            limit = f" ({most_steps})" if was_kept else " when it was saved"
             self._warn(
-                f"{self._name} is {saved.length} steps into its episode, more than checkpoint.max_replay_steps "
-                f"({most_steps}), {lost}",
+                f"{self._name} is {saved.length} steps into its episode, more than checkpoint.max_replay_steps{limit}, {lost}",
                 EpisodeNotReplayed,
             )
             return None
