@@ -76,11 +76,12 @@ class Restoring:
                 return saved
             self._warn(f"{self._name}: {problem}; its episode is replayed instead", NonDeterministicEnvironment)
         lost = "so a new episode starts and this run is not an exact continuation"
-        was_kept = len(saved.record.actions) == saved.length
-        if not was_kept or (most_steps is not None and saved.length > most_steps):
-            limit = f" ({most_steps})" if was_kept else " when it was saved"
+        too_long = most_steps is not None and saved.length > most_steps
+        if too_long or len(saved.record.actions) != saved.length:
+            limit = f"({most_steps})" if too_long else "when it was saved"
             self._warn(
-                f"{self._name} is {saved.length} steps into its episode, more than checkpoint.max_replay_steps{limit}, {lost}",
+                f"{self._name} is {saved.length} steps into its episode, more than checkpoint.max_replay_steps {limit}, "
+                f"{lost}",
                 EpisodeNotReplayed,
             )
             return None
