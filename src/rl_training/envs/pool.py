@@ -11,18 +11,20 @@ before the step.
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.envs.boundary import Boundary, SlowCallWatch
 from rl_training.envs.checks import Limits, Receiver, flag_problem, reward_problem
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.spaces import describe_spaces, observation_bounds
-from rl_training.envs.workers import LocalWorker, ProcessWorker, Worker, require_room_for_workers
+from rl_training.envs.workers import CLOSING_TIME, LocalWorker, ProcessWorker, Worker, require_room_for_workers
 from rl_training.errors import EnvironmentFault, described
 from rl_training.rng import derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
@@ -46,6 +48,7 @@ class EnvPool(Protocol):
 
     num_envs: int
     spec: SpaceSpec
+    boundary: Boundary  # marks the calls of environments, so that training can be stopped and saved during one
 
     @property
     def obs(self) -> Array:
@@ -83,11 +86,18 @@ class SeededEnvPool:
         env_id: str = "environment",
         workers: str = "inline",
         fresh: bool = False,
+        timeout: float | None = None,
     ) -> None:
         self.num_envs = num_envs
         self.env_id = env_id
+        self.boundary = Boundary()
+        self._watch: SlowCallWatch | None = None
         self._seed, self._stream = seed, stream
-        self._make_worker = functools.partial(LocalWorker if workers == "inline" else ProcessWorker, factory, fresh)
+        self._make_worker: Callable[[], Worker] = (
+            functools.partial(LocalWorker, factory, fresh)
+            if workers == "inline"
+            else functools.partial(ProcessWorker, factory, fresh, timeout)
+        )
         self._workers: list[Worker] = [first := LocalWorker(factory, fresh)]
         try:
             self.spec = self._describe(first)
@@ -97,6 +107,8 @@ class SeededEnvPool:
                 require_room_for_workers(num_envs)
             while len(self._workers) < num_envs:
                 self._workers.append(self._make_worker())
+            if workers == "inline" and timeout is not None:
+                self._watch = SlowCallWatch(self.boundary, timeout, env_id)
         except BaseException:
             self.close()  # nothing stays behind, above all no worker process
             raise
@@ -142,12 +154,16 @@ class SeededEnvPool:
 
     def reset(self) -> None:
         """Starts the first episode of every environment."""
+        if self._out_of_step:
+            self._renew_workers()
+        self._out_of_step = True
         obs, mask = self._obs.copy(), self._copy_mask()
         for i in range(self.num_envs):
             self._begin_episode(obs, mask, i, 0)
         self._obs, self._mask = obs, mask
         for i in range(self.num_envs):
             self._commit_episode(i, 0)
+        self._out_of_step = False
 
     def _copy_mask(self) -> NDArray[np.bool_] | None:
         return None if self._mask is None else self._mask.copy()
@@ -165,6 +181,7 @@ class SeededEnvPool:
         truncated = np.zeros(self.num_envs, np.bool_)
         i = 0
         try:
+            self.boundary.enter()
             for i in indices:
                 self._workers[i].begin_step(env_actions[i])
             for i in indices:
@@ -181,6 +198,8 @@ class SeededEnvPool:
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(i, env_actions, described(error)) from error
+        finally:
+            self.boundary.leave()
         if self._limits is not None and not self._limits.hold(next_obs):
             for i in indices:
                 problem = self._limits.problem(next_obs[i])
@@ -200,11 +219,14 @@ class SeededEnvPool:
 
     def _get_back_in_step(self) -> None:
         """Restores all environments to the pool's state after a fault, when some of them have stepped and others have not."""
+        self._renew_workers()
+        self.load_state_dict(self.state_dict())
+
+    def _renew_workers(self) -> None:
         for i, worker in enumerate(self._workers):
             if isinstance(worker, ProcessWorker):  # it may have died, or still have an answer pending
                 worker.close()
                 self._workers[i] = self._make_worker()
-        self.load_state_dict(self.state_dict())
 
     def _commit(self, step: Step, env_actions: Array, indices: Sequence[int], ended: list[int]) -> list[Episode]:
         rewards = step.reward.tolist()
@@ -221,9 +243,12 @@ class SeededEnvPool:
         """Resets environment i and stores its first observation and mask in row i."""
         seed = self.episode_seed(i, number)
         try:
+            self.boundary.enter()
             observed = self._workers[i].reset(seed)
         except (Exception, SystemExit) as error:
             raise self._reset_fault(i, seed, described(error)) from error
+        finally:
+            self.boundary.leave()
         problem = self._store(obs, mask, i, observed)
         if problem is None and self._limits is not None:
             problem = self._limits.problem(obs[i])
@@ -292,5 +317,18 @@ class SeededEnvPool:
         return diverged
 
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        for worker in self._workers:
+            worker.dismiss()
+        if not self.boundary.broken_off:
+            self._close_workers()
+            return
+        # Where a call was broken off, closing may hang as well. The thread is a daemon, so the process can end without it.
+        closing = threading.Thread(target=self._close_workers, daemon=True, name="closing")
+        closing.start()
+        closing.join(2 * CLOSING_TIME)
+
+    def _close_workers(self) -> None:
         for worker in self._workers:
             worker.close()

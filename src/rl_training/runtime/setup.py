@@ -45,6 +45,7 @@ def make_pool(
         env_id=config.env_id,
         workers=workers,
         fresh=config.env_fresh,
+        timeout=config.env_timeout,
     )
     try:
         _require_shift_fits(config, pool.spec)

@@ -14,6 +14,7 @@ from typing import Any
 from rl_training.algorithms.base import Algorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
+from rl_training.envs.boundary import StepInterrupted
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.pool import EnvPool
 from rl_training.errors import CheckpointError, EnvironmentFault
@@ -33,6 +34,7 @@ from rl_training.runtime.progress import Progress
 from rl_training.runtime.run_log import RunLog
 from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
+from rl_training.runtime.stopping import TrainerStop
 from rl_training.types import State
 
 
@@ -93,7 +95,7 @@ class Trainer:
             "checkpoint": Due(config.checkpoint.interval),
         }
         self.checkpoints = Checkpointer(self)
-        self._started = False
+        self.started = False
 
     @property
     def policy(self) -> Policy:
@@ -102,6 +104,10 @@ class Trainer:
     @property
     def pool(self) -> EnvPool:
         return self.collector.pool
+
+    def pools(self) -> list[EnvPool]:
+        """The pools that exist now."""
+        return [self.pool] if self._eval_pool is None else [self.pool, self._eval_pool]
 
     def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
         return make_pool(self.config, self._factory, stream, num_envs, workers)
@@ -118,10 +124,11 @@ class Trainer:
 
     # ---------------------------------------------------------------------------------------------- the loop
 
-    def train(self, total_timesteps: int | None = None) -> TrainResult:
-        """Continues until the run has seen this many env steps in all (default: the configured number)."""
+    def train(self, total_timesteps: int | None = None, *, owns_process: bool = False) -> TrainResult:
+        """Continues until the run has seen this many env steps in all (default: the configured number). ``owns_process``: a
+        second SIGINT or SIGTERM ends the process, as on the command line."""
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
-        stop = StopRequest()
+        stop = StopRequest(TrainerStop(self), owns_process=owns_process)
         evaluation = None
         self.log.start_clock()
         begun_at = self.env_steps
@@ -129,9 +136,9 @@ class Trainer:
             self.progress.note(self.describe())
             self.log.open(self.run, tensorboard=self.config.log.tensorboard, from_step=self.env_steps)
             try:
-                if not self._started:
+                if not self.started:
                     self.collector.start()
-                    self._started = True
+                    self.started = True
                 self.compilation.begin(self.config, self.progress, stop)
                 self.progress.start(self, total)
                 self._loop(total, stop)
@@ -141,6 +148,8 @@ class Trainer:
                     evaluation = self.evaluate(self.config.eval.final_episodes, stop)
             except EnvironmentFault as fault:
                 self._save_after_fault(fault)
+            except StepInterrupted:  # in the first reset or in the last evaluation
+                self._leave_environments()
             finally:
                 self.log.close()
             if self.run is not None:
@@ -172,6 +181,13 @@ class Trainer:
         except EnvironmentFault:
             if not stop:  # a signal to the process group also ends environment processes: not a fault
                 raise
+        except StepInterrupted:  # by a signal, because an environment does not return; its step does not count
+            self._leave_environments()
+
+    def _leave_environments(self) -> None:
+        """After an interruption, which may have come just when a pool was about to do this itself."""
+        for pool in self.pools():
+            pool.boundary.leave()
 
     def _advance(self) -> None:
         """One step of every environment, then the updates that are due."""
@@ -285,7 +301,7 @@ class Trainer:
         self.checkpoints.count = state["checkpoints"]
         for env_index in self.collector.load_state_dict(state["collector"]):
             self.learner.discard(env_index)
-        self._started = True
+        self.started = True
 
     def close(self) -> None:
         self.log.close()
