@@ -263,16 +263,17 @@ def test_the_walk_on_numbers_worked_by_hand() -> None:
 @pytest.mark.parametrize("algorithm_class", [R2D2, DRQN])
 def test_a_loss_that_is_summed_over_time_by_hand(algorithm_class: Any) -> None:
     """The sum over the steps of each sequence and the mean over the sequences, with their weights; padding does not count."""
-    settings = {"sequence_length": 5, "max_grad_norm": None, "loss_over_time": "sum"}
+    settings: dict[str, Any] = {"sequence_length": 5, "max_grad_norm": None, "loss_over_time": "sum"}
     algorithm = make_algorithm(algorithm_class, **settings)
     batch = sample(make_world(algorithm).run(60))
     steps, sequences = batch.mask.shape
     assert batch.mask.sum() < steps * sequences  # some are padded
-    batch = batch._replace(weights=torch.linspace(0.2, 1.0, sequences))
+    weights = torch.linspace(0.2, 1.0, sequences)
+    batch = batch._replace(weights=weights)
     twin = make_algorithm(algorithm_class, **settings)
     per_step = twin.loss(batch).loss
     by_hand = torch.stack(
-        [batch.weights[b] * sum(per_step[t, b] for t in range(steps) if batch.mask[t, b]) for b in range(sequences)]
+        [weights[b] * sum(per_step[t, b] for t in range(steps) if batch.mask[t, b]) for b in range(sequences)]
     ).mean()
     expected = torch.cat([part.reshape(-1) for part in torch.autograd.grad(by_hand, list(twin.policy.network.parameters()))])
     algorithm.update(batch)

@@ -27,7 +27,7 @@ from rl_training.models import ObservationNormalizer, encoder
 from rl_training.rng import RandomStreams
 
 
-class NoDoubles(TorchDispatchMode):
+class NoDoubles(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Fails as soon as an operation has a tensor of float64 on the device ``meta``."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,7 +57,7 @@ def test_a_compiled_update_has_no_doubles(
     config = algorithm_class.config_class(hidden_sizes=(8,))
     policy = algorithm_class.make_policy(config, spec, init_generator(0))
     policy.network.to("meta")
-    with NoDoubles():
+    with NoDoubles():  # type: ignore[no-untyped-call]
         algorithm = algorithm_class(policy, config, RandomStreams(0))
         moved = tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, batch)
         algorithm.compile(moved)
@@ -71,7 +71,7 @@ def test_the_statistics_of_observations_stay_where_doubles_are(monkeypatch: pyte
     normalizer = ObservationNormalizer(3)
     names = list(normalizer.state_dict())
     obs = np.random.default_rng(0).normal(5.0, 2.0, (50, 3)).astype(np.float32)
-    with NoDoubles():
+    with NoDoubles():  # type: ignore[no-untyped-call]
         normalizer.to("meta")
         normalizer.update(obs)
         assert normalizer(torch.zeros(2, 3, device="meta")).dtype == torch.float32

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from rl_training.models.encoder import widest_float
 from rl_training.types import Array, State
@@ -78,14 +78,11 @@ class ObservationNormalizer(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves the module to a device. The statistics, which need double precision, stay where they are if the new device
         does not have it; ``forward`` does not use them."""
-        if widest_float(fn(torch.empty(0)).device) == torch.float64:
-            return super()._apply(fn, recurse)
-        kept = {name: self._buffers.pop(name) for name in ("count", "mean", "squares")}
-        try:
-            return super()._apply(fn, recurse)
-        finally:
-            used = {name: self._buffers.pop(name) for name in ("shift", "scale")}
-            self._buffers.update({**kept, **used})  # in the same order
+        doubles = widest_float(fn(torch.empty(0)).device) == torch.float64
+        kept = {} if doubles else {name: self._buffers.pop(name) for name in ("count", "mean", "squares")}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._buffers = {**kept, **self._buffers}  # in the same order as before
+        return self
 
     def update(self, obs: Array) -> None:
         """Updates the statistics with observations (sample, size)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TrainerStop:
-    """The part of a trainer that ``StopRequest`` uses. Its methods are called in another thread."""
+    """The part of a trainer that ``StopRequest`` uses, also in another thread and in the handler of a signal."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -21,7 +22,8 @@ class TrainerStop:
         return [pool.boundary for pool in self._trainer.pools()]
 
     def say(self, text: str) -> None:
-        self._trainer.progress.say(text)
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # closed, or in the middle of printing something else
+            self._trainer.progress.say(text)
 
     def save_without_step(self) -> str:
         """Saves the run as it was before the step that does not return."""
