@@ -23,7 +23,7 @@ from rl_training.cli import main
 from rl_training.envs.boundary import Boundary, SlowEnvironment
 from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.pool import SeededEnvPool
-from rl_training.envs.workers import CLOSING_TIME
+from rl_training.envs.workers import SHORT_CLOSING_TIME
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.run import step_directories
 from rl_training.runtime import signals
@@ -105,7 +105,7 @@ def test_a_signal_during_a_step_that_hangs_saves_and_stops(how: str, number: sig
 def test_a_run_that_hangs_has_stopped_within_ten_seconds() -> None:
     """The waiting times of the worst case; saving a small run takes a fraction of a second."""
     assert signals.PATIENCE < signals.LAST_PATIENCE
-    assert signals.LAST_PATIENCE + 2 * CLOSING_TIME < 10
+    assert signals.LAST_PATIENCE + 2 * SHORT_CLOSING_TIME <= 5
 
 
 def test_a_signal_while_worker_processes_hang_saves_and_stops(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ before the step.
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from rl_training.envs.boundary import Boundary, SlowCallWatch
 from rl_training.envs.checks import Limits, Receiver, flag_problem, reward_problem
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.spaces import describe_spaces, observation_bounds
-from rl_training.envs.workers import CLOSING_TIME, LocalWorker, ProcessWorker, Worker, require_room_for_workers
+from rl_training.envs.workers import LocalWorker, ProcessWorker, Worker, close_workers, require_room_for_workers
 from rl_training.errors import EnvironmentFault, described
 from rl_training.rng import derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
@@ -319,16 +318,4 @@ class SeededEnvPool:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
-        for worker in self._workers:
-            worker.dismiss()
-        if not self.boundary.broken_off:
-            self._close_workers()
-            return
-        # Where a call was broken off, closing may hang as well. The thread is a daemon, so the process can end without it.
-        closing = threading.Thread(target=self._close_workers, daemon=True, name="closing")
-        closing.start()
-        closing.join(2 * CLOSING_TIME)
-
-    def _close_workers(self) -> None:
-        for worker in self._workers:
-            worker.close()
+        close_workers(self._workers, hanging=self.boundary.broken_off)

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,8 +33,8 @@ StepReturn = tuple[Observed, Any, Any, Any]
 FILES_PER_WORKER = 3
 FURTHER_FILES = 8
 ADDRESSES_PER_WORKER = 200_000_000
-#: Seconds that a worker process has to close its environment before it is killed.
-CLOSING_TIME = 2.0
+#: Seconds that a worker process has to close its environment before it is killed, and if its step had to be broken off.
+CLOSING_TIME, SHORT_CLOSING_TIME = 2.0, 0.5
 #: Linux: the signal that a process gets when its parent ends, an option of prctl(2).
 PR_SET_PDEATHSIG = 1
 
@@ -53,8 +54,8 @@ class Worker(Protocol):
 
     def replay(self, seed: int, actions: list[Any]) -> Observed: ...
 
-    def dismiss(self) -> None:
-        """Announces ``close``, so that several workers can close at the same time."""
+    def dismiss(self, seconds: float = CLOSING_TIME) -> None:
+        """Announces ``close``, so that several workers can close at the same time, within this time."""
 
     def close(self) -> None: ...
 
@@ -95,7 +96,7 @@ class LocalWorker:
             observed = self.end_step()[0]
         return observed
 
-    def dismiss(self) -> None:
+    def dismiss(self, seconds: float = CLOSING_TIME) -> None:
         pass
 
     def close(self) -> None:
@@ -131,7 +132,8 @@ class ProcessWorker:
     def __init__(self, factory: EnvFactory, fresh: bool = False, timeout: float | None = None) -> None:
         self._timeout = timeout
         self._created = False  # whether the process has reported that its environment exists
-        self._sent = self._dismissed = 0.0
+        self._sent = 0.0
+        self._close_until: float | None = None
         context = multiprocessing.get_context("spawn")
         try:
             self._pipe, remote = context.Pipe()
@@ -197,19 +199,38 @@ class ProcessWorker:
         self._send("replay", seed, actions)
         return self._receive(calls=1 + len(actions))  # type: ignore[no-any-return]
 
-    def dismiss(self) -> None:
-        self._dismissed = time.monotonic()
+    def dismiss(self, seconds: float = CLOSING_TIME) -> None:
+        self._close_until = time.monotonic() + seconds
         with contextlib.suppress(RuntimeError, OSError):
             self._send("close")
 
     def close(self) -> None:
-        if not self._dismissed:
+        if self._close_until is None:
             self.dismiss()
-        self._process.join(timeout=max(0.0, self._dismissed + CLOSING_TIME - time.monotonic()))
+        assert self._close_until is not None
+        self._process.join(timeout=max(0.0, self._close_until - time.monotonic()))
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
         self._pipe.close()
+
+
+def close_workers(workers: Sequence[Worker], *, hanging: bool) -> None:
+    """Closes workers at the same time. Where a call was broken off (``hanging``), closing may hang as well: that is left to a
+    thread, without which the process can end."""
+    for worker in workers:
+        worker.dismiss(SHORT_CLOSING_TIME if hanging else CLOSING_TIME)
+
+    def close() -> None:
+        for worker in workers:
+            worker.close()
+
+    if not hanging:
+        close()
+        return
+    closing = threading.Thread(target=close, daemon=True, name="closing")
+    closing.start()
+    closing.join(2 * SHORT_CLOSING_TIME)
 
 
 def _serve(pipe: Connection, factory: EnvFactory, fresh: bool, parent: int, tied: bool) -> None:

@@ -38,7 +38,15 @@ from rl_training.experiment.checkpoint import (
 )
 from rl_training.experiment.compat import is_newer, naming_the_writer
 from rl_training.experiment.config import TrainConfig, parse_yaml, rename_old, resolve_config
-from rl_training.experiment.files import open_regular, own_directory, parse_json, read_small, remove, replace_text
+from rl_training.experiment.files import (
+    identity_of,
+    open_regular,
+    own_directory,
+    parse_json,
+    read_small,
+    remove,
+    replace_text,
+)
 from rl_training.experiment.folder import follow_links
 from rl_training.experiment.manifest import checkpoint_name
 from rl_training.experiment.trust import Trust
@@ -70,7 +78,7 @@ class Run:
             own_directory(self.checkpoints, create=True)
             self._lock = os.fdopen(open_regular(path / ".lock", os.O_RDWR | os.O_CREAT), "r+b")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._identity = _identity(path)
+            self._identity = identity_of(path)
         except BlockingIOError as error:
             raise CheckpointError(f"another process is training in {path}; wait for it to finish or stop it first") from error
         except OSError as error:
@@ -116,7 +124,7 @@ class Run:
 
     def require_present(self) -> None:
         """Refuses to write once the directory has been removed, moved or replaced: it would be a fragment of a run."""
-        if _identity(self.path) != self._identity:
+        if identity_of(self.path) != self._identity:
             raise CheckpointError(
                 f"the run directory {self.path} was removed or moved while the run was going on, so the run ends and writes "
                 "nothing more; put it back and resume it, or start the run again"
@@ -124,9 +132,9 @@ class Run:
 
     def resumable_step(self) -> int | None:
         """The step of the newest checkpoint from which the run can be continued exactly; None if there is none."""
-        steps = [path for path in step_directories(self.path) if (path / MANIFEST).exists()]
+        steps = step_directories(self.path)
         exact = [path for path in steps if (path / f"{REPLAY_PART}.json").exists()]
-        return next((int(path.name.removeprefix("step-")) for path in (exact or steps)), None)
+        return next((int(path.name.removeprefix("step-")) for path in exact or steps), None)
 
     def extend(self, total_timesteps: int) -> None:
         """Changes the total number of steps of the run."""
@@ -157,8 +165,7 @@ class Run:
             self._writer = writer
         except RuntimeError as error:
             warnings.warn(
-                f"no thread can be started to write the checkpoint ({error}), so training waits until it is written; allow "
-                "more threads (ulimit -u) or memory (ulimit -v)",
+                f"no thread can be started to write the checkpoint ({error}), so training waits; raise ulimit -u or -v",
                 stacklevel=2,
             )
             self._write(name, parts, info, best)
@@ -172,11 +179,6 @@ class Run:
             self._failure = CheckpointError(f"cannot write in {self.checkpoints}: {error.strerror}")
         except BaseException as error:  # whatever it is, the training thread must raise it
             self._failure = error
-        if self._failure is not None:
-            try:
-                self.require_present()  # if the directory is gone, that is the reason
-            except CheckpointError as error:
-                self._failure = error
 
     def wait(self) -> None:
         """Waits until the checkpoint being written is on disk; raises the error if writing failed."""
@@ -185,6 +187,7 @@ class Run:
             self._writer = None
         failure, self._failure = self._failure, None
         if failure is not None:
+            self.require_present()  # if the directory is gone, that is the reason
             raise failure
 
     def _point(self, link: str, name: str) -> None:
@@ -216,15 +219,6 @@ class Run:
             self.wait()
         finally:
             self._lock.close()
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which directory a path leads to, whatever its name; None if there is none."""
-    try:
-        found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_dev, found.st_ino
 
 
 def is_run(path: Path) -> bool:

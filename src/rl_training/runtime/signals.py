@@ -25,8 +25,8 @@ from rl_training.errors import RLTrainingError, described
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: Seconds after a signal until an environment's step is broken off, and until the run is saved without it.
-PATIENCE = 3.0
-LAST_PATIENCE = 5.0
+PATIENCE = 2.0
+LAST_PATIENCE = 4.0
 TICK = 0.1
 END = 0  # tells the thread to end; no signal has this number
 NOT_SAVED = 2  # the exit code if saving fails

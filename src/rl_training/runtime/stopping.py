@@ -21,6 +21,11 @@ class TrainerStop:
     def boundaries(self) -> list[Boundary]:
         return [pool.boundary for pool in self._trainer.pools()]
 
+    def leave_environments(self) -> None:
+        """After an interruption, which may have come just when a pool was about to do this itself."""
+        for boundary in self.boundaries():
+            boundary.leave()
+
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # closed, or in the middle of printing something else
             self._trainer.progress.say(text)

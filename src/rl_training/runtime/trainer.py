@@ -95,6 +95,7 @@ class Trainer:
             "checkpoint": Due(config.checkpoint.interval),
         }
         self.checkpoints = Checkpointer(self)
+        self._stopping = TrainerStop(self)
         self.started = False
 
     @property
@@ -106,7 +107,6 @@ class Trainer:
         return self.collector.pool
 
     def pools(self) -> list[EnvPool]:
-        """The pools that exist now."""
         return [self.pool] if self._eval_pool is None else [self.pool, self._eval_pool]
 
     def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
@@ -125,10 +125,9 @@ class Trainer:
     # ---------------------------------------------------------------------------------------------- the loop
 
     def train(self, total_timesteps: int | None = None, *, owns_process: bool = False) -> TrainResult:
-        """Continues until the run has seen this many env steps in all (default: the configured number). ``owns_process``: a
-        second SIGINT or SIGTERM ends the process, as on the command line."""
+        """Continues to this many env steps in all (default: the configured number). A second signal ends a process it owns."""
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
-        stop = StopRequest(TrainerStop(self), owns_process=owns_process)
+        stop = StopRequest(self._stopping, owns_process=owns_process)
         evaluation = None
         self.log.start_clock()
         begun_at = self.env_steps
@@ -149,7 +148,7 @@ class Trainer:
             except EnvironmentFault as fault:
                 self._save_after_fault(fault)
             except StepInterrupted:  # in the first reset or in the last evaluation
-                self._leave_environments()
+                self._stopping.leave_environments()
             finally:
                 self.log.close()
             if self.run is not None:
@@ -182,12 +181,7 @@ class Trainer:
             if not stop:  # a signal to the process group also ends environment processes: not a fault
                 raise
         except StepInterrupted:  # by a signal, because an environment does not return; its step does not count
-            self._leave_environments()
-
-    def _leave_environments(self) -> None:
-        """After an interruption, which may have come just when a pool was about to do this itself."""
-        for pool in self.pools():
-            pool.boundary.leave()
+            self._stopping.leave_environments()
 
     def _advance(self) -> None:
         """One step of every environment, then the updates that are due."""
