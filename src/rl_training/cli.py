@@ -138,14 +138,17 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _run_to_end(trainer: Trainer) -> int:
+    from rl_training.runtime.stopping import TrainerStop
+
     assert trainer.run is not None
     run_dir = shlex.quote(str(trainer.run.path))
     try:
-        result = trainer.train()
+        result = trainer.train(owns_process=True)
+        if result.interrupted_by is not None:
+            print(TrainerStop(trainer).saved(), flush=True)
     finally:
         trainer.close()
     if result.interrupted_by is not None:
-        print(f"stopped and saved at step {result.env_steps}; continue with: rl-training resume {run_dir}")
         return 128 + result.interrupted_by
     _print_summary(result, run_dir)
     return 0

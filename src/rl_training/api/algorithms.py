@@ -116,7 +116,7 @@ class ManagedAlgorithm:
         if self._closed:
             raise ConfigError("the agent is closed and cannot learn; load or resume it again")
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
-        asked = self.config.with_values(total_timesteps=total)
+        asked = self._config_for(total)
         started = self._trainer is not None and self._trainer.env_steps > 0
         if not started or total > self.config.total_timesteps:  # a started run can be stopped early, not shortened
             self.config = asked
@@ -143,6 +143,16 @@ class ManagedAlgorithm:
         if self.result.interrupted_by is not None:
             raise SystemExit(128 + self.result.interrupted_by)
         return self
+
+    def _config_for(self, total: int) -> TrainConfig:
+        """The config of a run that has this many steps in all. Fewer than learning needs are the first part of the configured
+        run, whose total then stays."""
+        try:
+            return self.config.with_values(total_timesteps=total)
+        except ConfigError:
+            if not isinstance(total, int) or not 0 < total < self.config.total_timesteps:
+                raise
+            return self.config
 
     def evaluate(self, episodes: int = 20, *, max_episode_steps: int | None = None) -> EvaluationResult:
         """Whole episodes of the deterministic policy, on environments and seeds that training never sees. An episode is

@@ -11,13 +11,14 @@ before the step.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.envs.boundary import Boundary, SlowCallWatch
 from rl_training.envs.checks import Limits, Receiver, flag_problem, reward_problem
 from rl_training.envs.episode_log import EpisodeLog
 from rl_training.envs.factory import EnvFactory
@@ -25,7 +26,7 @@ from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.restoring import NonDeterministicEnvironment as NonDeterministicEnvironment
 from rl_training.envs.restoring import Restoring, SavedEpisode, own_state_of
 from rl_training.envs.spaces import describe_spaces, observation_bounds
-from rl_training.envs.workers import LocalWorker, ProcessWorker, Worker, require_room_for_workers
+from rl_training.envs.workers import LocalWorker, ProcessWorker, Worker, close_workers, require_room_for_workers
 from rl_training.errors import DivergenceError, EnvironmentFault, described, shown
 from rl_training.rng import TRAINING_EPISODES, derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
@@ -45,6 +46,7 @@ class EnvPool(Protocol):
 
     num_envs: int
     spec: SpaceSpec
+    boundary: Boundary  # marks the calls of environments, so that training can be stopped and saved during one
 
     @property
     def obs(self) -> Array:
@@ -84,12 +86,19 @@ class SeededEnvPool:
         workers: str = "inline",
         fresh: bool = False,
         max_replay_steps: int | None = None,
+        timeout: float | None = None,
     ) -> None:
         self.num_envs = num_envs
         self.env_id = env_id
+        self.boundary = Boundary()
+        self._watch: SlowCallWatch | None = None
         self._seed, self._stream = seed, stream
         self._limit: EpisodeLimit | None = None
-        self._make_worker = functools.partial(LocalWorker if workers == "inline" else ProcessWorker, factory, fresh)
+        self._make_worker: Callable[[], Worker] = (
+            functools.partial(LocalWorker, factory, fresh)
+            if workers == "inline"
+            else functools.partial(ProcessWorker, factory, fresh, timeout)
+        )
         self._workers: list[Worker] = [first := LocalWorker(factory, fresh)]
         try:
             self.spec = self._describe(first)
@@ -99,6 +108,8 @@ class SeededEnvPool:
                 require_room_for_workers(num_envs)
             while len(self._workers) < num_envs:
                 self._workers.append(self._make_worker())
+            if workers == "inline" and timeout is not None:
+                self._watch = SlowCallWatch(self.boundary, timeout, env_id)
         except BaseException:
             self.close()  # nothing stays behind, above all no worker process
             raise
@@ -148,6 +159,7 @@ class SeededEnvPool:
         self._stream, self._limit = stream or self._stream, limit
         if self._out_of_step:
             self._renew_processes()
+        self._out_of_step = True
         obs, mask = self._obs.copy(), self._copy_mask()
         for i in range(self.num_envs):
             self._begin_episode(obs, mask, i, 0)
@@ -174,6 +186,7 @@ class SeededEnvPool:
         truncated = np.zeros(self.num_envs, np.bool_)
         i = 0
         try:
+            self.boundary.enter()
             for i in indices:
                 self._workers[i].begin_step(env_actions[i])
             for i in indices:
@@ -190,6 +203,8 @@ class SeededEnvPool:
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(i, env_actions, described(error)) from error
+        finally:
+            self.boundary.leave()
         if self._limits is not None and not self._limits.hold(next_obs):
             for i in indices:
                 problem = self._limits.problem(next_obs[i])
@@ -231,9 +246,12 @@ class SeededEnvPool:
         """Resets environment i and stores its first observation and mask in row i."""
         seed = self.episode_seed(i, number)
         try:
+            self.boundary.enter()
             observed = self._workers[i].reset(seed)
         except (Exception, SystemExit) as error:
             raise self._reset_fault(i, seed, described(error)) from error
+        finally:
+            self.boundary.leave()
         problem = self._store(obs, mask, i, observed)
         if problem is None and self._limits is not None:
             problem = self._limits.problem(obs[i])
@@ -303,5 +321,6 @@ class SeededEnvPool:
         return f"{self.env_id} (index {i})"
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
+        if self._watch is not None:
+            self._watch.close()
+        close_workers(self._workers, hanging=self.boundary.broken_off)

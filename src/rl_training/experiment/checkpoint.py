@@ -62,7 +62,7 @@ class LoadedCheckpoint:
     parts: dict[str, State]
 
 
-def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, Any]) -> None:
+def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, Any], *, create_parents: bool = True) -> None:
     """Writes a checkpoint to ``path``, atomically. ``info`` is added to the manifest."""
     temporary = path.with_name(TEMPORARY_PREFIX + path.name)
     replaced = path.with_name(REPLACED_PREFIX + path.name)
@@ -70,7 +70,7 @@ def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, 
         raise CheckpointError(f"{path} exists and is not a checkpoint; choose another path")
     try:
         remove(temporary)
-        temporary.mkdir(parents=True)
+        temporary.mkdir(parents=create_parents)
         for name, state in parts.items():
             arrays: dict[str, Array] = {}
             skeleton = take_arrays(state, "", arrays)

@@ -20,6 +20,7 @@ from rl_training.algorithms.config import (
     AlgorithmConfig,
     Count,
     Positive,
+    PositiveNumber,
     StrictModel,
     current_name,
     with_current_names,
@@ -85,6 +86,11 @@ class TrainConfig(StrictModel):
     env_from_python: bool = Field(False, description="the environment was passed from Python, so no file can hold it")
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
     env_workers: Literal["inline", "subprocess"] = Field("inline", description="where environments run")
+    env_timeout: PositiveNumber | None = Field(
+        None,
+        description="seconds that a step or a reset may take: a worker process is then killed, which is a fault, and inline "
+        "there is a warning; null: no limit",
+    )
     env_fresh: bool = Field(False, description="create a new environment for each episode")
     wrappers: tuple[dict[str, Any], ...] = Field(
         (), description="wrappers around the environment, innermost first, each a name and its arguments"

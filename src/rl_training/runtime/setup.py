@@ -46,6 +46,7 @@ def make_pool(
         workers=workers,
         fresh=config.env_fresh,
         max_replay_steps=config.checkpoint.max_replay_steps,
+        timeout=config.env_timeout,
     )
     try:
         _require_shift_fits(config, pool.spec)

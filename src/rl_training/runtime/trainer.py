@@ -14,6 +14,7 @@ from typing import Any
 from rl_training.algorithms.base import Algorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
+from rl_training.envs.boundary import StepInterrupted
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import EnvPool
@@ -35,6 +36,7 @@ from rl_training.runtime.progress import Progress
 from rl_training.runtime.run_log import RunLog
 from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
+from rl_training.runtime.stopping import TrainerStop
 from rl_training.types import State
 
 
@@ -96,7 +98,8 @@ class Trainer:
         }
         self.checkpoints = Checkpointer(self)
         self.divergence = DivergenceWatch(self)
-        self._started = False
+        self._stopping = TrainerStop(self)
+        self.started = False
 
     @property
     def policy(self) -> Policy:
@@ -105,6 +108,9 @@ class Trainer:
     @property
     def pool(self) -> EnvPool:
         return self.collector.pool
+
+    def pools(self) -> list[EnvPool]:
+        return [self.pool] if self._eval_pool is None else [self.pool, self._eval_pool]
 
     def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
         return make_pool(self.config, self._factory, stream, num_envs, workers)
@@ -121,10 +127,10 @@ class Trainer:
 
     # ---------------------------------------------------------------------------------------------- the loop
 
-    def train(self, total_timesteps: int | None = None) -> TrainResult:
-        """Continues until the run has seen this many env steps in all (default: the configured number)."""
+    def train(self, total_timesteps: int | None = None, *, owns_process: bool = False) -> TrainResult:
+        """Continues to this many env steps in all (default: the configured number). A second signal ends a process it owns."""
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
-        stop = StopRequest()
+        stop = StopRequest(self._stopping, owns_process=owns_process)
         evaluation = None
         self.log.start_clock()
         begun_at = self.env_steps
@@ -133,9 +139,9 @@ class Trainer:
             self.log.open(self.run, tensorboard=self.config.log.tensorboard, from_step=self.env_steps)
             try:
                 self.divergence.check()
-                if not self._started:
+                if not self.started:
                     self.collector.start()
-                    self._started = True
+                    self.started = True
                 for env_index in self.collector.recover():
                     self.learner.discard(env_index)
                     self.checkpoints.outdated()
@@ -148,6 +154,8 @@ class Trainer:
                     evaluation = self.evaluate(self.config.eval.final_episodes, stop)
             except (EnvironmentFault, DivergenceError) as error:
                 raise explained(self, error) from error
+            except StepInterrupted:  # in the first reset or in the last evaluation
+                self._stopping.leave_environments()
             finally:
                 self.log.close()
             if self.run is not None:
@@ -179,6 +187,8 @@ class Trainer:
         except EnvironmentFault:
             if not stop:  # a signal to the process group also ends environment processes: not a fault
                 raise
+        except StepInterrupted:  # by a signal, because an environment does not return; its step does not count
+            self._stopping.leave_environments()
 
     def _advance(self) -> None:
         """One step of every environment, then the updates that are due."""
@@ -292,7 +302,7 @@ class Trainer:
         self.checkpoints.count = state["checkpoints"]
         for env_index in self.collector.load_state_dict(state["collector"]):
             self.learner.discard(env_index)
-        self._started = True
+        self.started = True
 
     def close(self) -> None:
         self.log.close()
