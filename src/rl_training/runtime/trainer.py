@@ -128,7 +128,7 @@ class Trainer:
     # ---------------------------------------------------------------------------------------------- the loop
 
     def train(self, total_timesteps: int | None = None, *, owns_process: bool = False) -> TrainResult:
-        """Continues to this many env steps in all (default: the configured number). A second signal ends a process it owns."""
+        """Continues to this many env steps in all (default: as configured). A second signal ends a process that it owns."""
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
         stop = StopRequest(self._stopping, owns_process=owns_process)
         evaluation = None
