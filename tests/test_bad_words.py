@@ -15,6 +15,7 @@ import pytest
 import yaml
 from conftest import CLI, tiny_config, tiny_values
 from misbehaving_envs import MisbehavingEnv
+from moments import PATIENCE
 from rl_training_test_envs import MaskedEnv
 from test_bad_input import assert_one_error, assert_refused
 
@@ -345,7 +346,9 @@ def test_bad_observations(obs: str, words: tuple[str, ...], trained: Path, capsy
 
 
 def test_input_that_is_not_text(trained: Path) -> None:
-    done = subprocess.run([*CLI, "predict", str(trained)], input=b"[0,0,0,0]\n\xff\xfe\n", capture_output=True, timeout=120)
+    done = subprocess.run(
+        [*CLI, "predict", str(trained)], input=b"[0,0,0,0]\n\xff\xfe\n", capture_output=True, timeout=PATIENCE
+    )
     assert done.returncode == 2, done.stderr
     assert_one_error(done.stderr.decode(), "line 2")
 
@@ -425,7 +428,7 @@ def limited(which: int, limit: int, *settings: str) -> subprocess.CompletedProce
         preexec_fn=lambda: resource.setrlimit(which, (limit, limit)),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
 
 

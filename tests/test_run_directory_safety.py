@@ -175,6 +175,15 @@ def test_a_small_file_has_a_largest_size(run: Path, name: str) -> None:
         _ = open_run(run) if name == "config.yaml" else read_manifest((run / name).parent)
 
 
+@pytest.mark.parametrize("command", ["eval", "predict", "export", "resume"])
+def test_checkpoints_are_in_the_run_itself(
+    run: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "checkpoints").rename(tmp_path / "elsewhere")
+    (run / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    assert_refused(capsys, commands(run, tmp_path)[command], "checkpoints is a symbolic link")
+
+
 @pytest.mark.parametrize("target", ["../../outside", "/etc", "..", "step-0000000240/../../x", "set-aside"])
 @pytest.mark.parametrize("link", ["latest", "best"])
 def test_our_links_stay_among_the_checkpoints(run: Path, tmp_path: Path, link: str, target: str) -> None:
@@ -282,16 +291,17 @@ def test_policies_are_loaded_while_a_run_writes_and_prunes(run: Path) -> None:
     trainer = threading.Thread(target=train)
     trainer.start()
     said: list[str] = []
-    found = set()
+    found, loads = set[str](), 0
     try:
-        for k in range(120):
-            found.add(load_policy(run if k % 2 else run / "checkpoints" / "latest", said.append)[2].name)
+        with promptly():
+            while loads < 120 or len(found) <= 10:  # both threads get on, however the machine shares its time
+                loads += 1
+                found.add(load_policy(run if loads % 2 else run / "checkpoints" / "latest", said.append)[2].name)
     finally:
         done.set()
         trainer.join()
         opened.close()
     assert (said, failures) == ([], [])
-    assert len(found) > 10
     assert not list((run / "checkpoints").glob(".*"))
 
 

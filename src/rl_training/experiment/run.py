@@ -344,6 +344,7 @@ def _newest_acting(path: Path, warn: Callable[[str], None]) -> LoadedCheckpoint:
         raise CheckpointError(f"there is no run or checkpoint at {path}")
     if not is_run(path):
         raise CheckpointError(f"{path} is neither a run directory nor a checkpoint")
+    own_directory(path / "checkpoints")
     incompatible = None
     for candidate in step_directories(path):
         try:
