@@ -97,6 +97,10 @@ class CheckpointFolder:
         expected = self._expected(name, manifest)
         self._require_fingerprint(self._pieces(name, expected["bytes"], PIECE), name, expected)
 
+    def identity(self, name: str) -> tuple[int, ...] | None:
+        """The identity of a file in this directory."""
+        return identity_of(Path(name), folder=self._descriptor)
+
     def _expected(self, name: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         expected: dict[str, Any] | None = manifest["files"].get(name)
         if expected is None:
@@ -152,6 +156,15 @@ def fingerprint(pieces: Iterable[bytes]) -> dict[str, Any]:
         digest.update(piece)
         size += len(piece)
     return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def identity_of(file: Path, *, folder: int | None = None) -> tuple[int, ...] | None:
+    """A regular file's identity, which changes when the file is replaced or written to; None for anything else."""
+    try:
+        found = os.stat(file, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 def fingerprint_of(file: Path) -> dict[str, Any]:
