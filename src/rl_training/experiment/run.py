@@ -25,12 +25,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rl_training.data.segments import Snapshot
 from rl_training.errors import CheckpointError, ConfigError, IncompatibleError, PrunedError
 from rl_training.experiment.checkpoint import (
     MANIFEST,
     REPLACED_PREFIX,
     TEMPORARY_PREFIX,
     LoadedCheckpoint,
+    Part,
     load_checkpoint,
     read_manifest,
     verify_checkpoint,
@@ -49,8 +51,8 @@ from rl_training.experiment.files import (
 )
 from rl_training.experiment.folder import follow_links
 from rl_training.experiment.manifest import checkpoint_name
+from rl_training.experiment.segments import Segments
 from rl_training.experiment.trust import Trust
-from rl_training.types import State
 from rl_training.version import __version__
 
 CONFIG_FILE = "config.yaml"
@@ -74,6 +76,7 @@ class Run:
         self.config = config
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._shared: Segments = {}  # of the last checkpoint with a replay
         try:
             own_directory(self.checkpoints, create=True)
             self._lock = os.fdopen(open_regular(path / ".lock", os.O_RDWR | os.O_CREAT), "r+b")
@@ -154,7 +157,12 @@ class Run:
         if checkpoint is not None:
             self._point("latest", checkpoint.name)
 
-    def save(self, step: int, parts: Mapping[str, State], info: Mapping[str, Any], *, best: bool = False) -> None:
+    def share(self, checkpoint: Path, segments: Segments) -> None:
+        """Notes the segments of a checkpoint that training continues from: if it is of this run, they need no rewriting."""
+        if checkpoint.parent.resolve() == self.checkpoints.resolve():
+            self._shared = segments
+
+    def save(self, step: int, parts: Mapping[str, Part], info: Mapping[str, Any], *, best: bool = False) -> None:
         """Writes a checkpoint in the background; the states must not change afterwards. Waits for the previous one first."""
         self.wait()
         self.require_present()
@@ -170,9 +178,11 @@ class Run:
             )
             self._write(name, parts, info, best)
 
-    def _write(self, name: str, parts: Mapping[str, State], info: Mapping[str, Any], best: bool) -> None:
+    def _write(self, name: str, parts: Mapping[str, Part], info: Mapping[str, Any], best: bool) -> None:
         try:
-            write_checkpoint(self.checkpoints / name, parts, info, create_parents=False)
+            segments = write_checkpoint(self.checkpoints / name, parts, info, self._shared, create_parents=False)
+            if any(isinstance(state, Snapshot) for state in parts.values()):
+                self._shared = segments
             self._point("best" if best else "latest", name)
             self._prune(self.checkpoints / name)
         except OSError as error:

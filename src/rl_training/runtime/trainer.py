@@ -14,6 +14,7 @@ from typing import Any
 from rl_training.algorithms.base import Algorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
+from rl_training.data.segments import ReadBlock
 from rl_training.envs.boundary import StepInterrupted
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.limit import EpisodeLimit
@@ -116,11 +117,11 @@ class Trainer:
         return make_pool(self.config, self._factory, stream, num_envs, workers)
 
     def require_room_to_save(self) -> None:
-        """Checks that the replay fits into memory twice: checkpoints are written from a copy while training continues."""
+        """Checks that the replay fits into memory with what a checkpoint, written while training continues, copies of it."""
         if self.learner.separate_replay and self.config.checkpoint.replay_every:
             require_memory(
-                2 * self.learner.nbytes,
-                "the replay, with the copy that checkpoints are written from,",
+                self.learner.nbytes + self.learner.snapshot_nbytes,
+                "the replay, with the copy of its newest part that checkpoints are written from,",
                 "lower algo_kwargs.buffer_size, or set checkpoint.replay_every: 0 and resume with an empty replay",
                 self._free_at_first,
             )
@@ -286,13 +287,13 @@ class Trainer:
             "learner": self.learner.state_dict(),
         }
 
-    def load(self, parts: Mapping[str, State]) -> None:
-        """Restores the parts of a checkpoint."""
+    def load(self, parts: Mapping[str, State], read: ReadBlock) -> None:
+        """Restores the parts of a checkpoint; ``read`` gives the blocks of its replay."""
         state = parts["training"]
         self.env_steps = state["env_steps"]
         self.policy.load_state_dict(parts["policy"])
         self.learner.load_state_dict(state["learner"])
-        self.learner.load_replay_state(parts.get(REPLAY_PART), self.env_steps)
+        self.learner.load_replay(parts.get(REPLAY_PART), self.env_steps, read)
         self.streams.load_state_dict(state["streams"])
         self.compilation.in_force = state["compiled"]
         self.episodes.load_state_dict(state["episodes"])
