@@ -153,7 +153,7 @@ def resume(workload: str, folder: Path) -> dict[str, Any]:
 
     factory = Noise if workload.startswith("frames") else None
     started = time.perf_counter()
-    trainer = resume_training(folder / "run", factory=factory, warn=print)
+    trainer: Any = resume_training(folder / "run", factory=factory, warn=print)
     seconds = time.perf_counter() - started
     assert len(trainer.learner.replay) > 0.9 * WORKLOADS[workload][1]
     trainer.close()

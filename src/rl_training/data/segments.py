@@ -150,7 +150,7 @@ class Snapshot:
 
     def state(self, saved: Sequence[Block]) -> State:
         """The state to save beside these blocks. They may begin earlier than those of the snapshot."""
-        rings = {name: {**tail, "segments": []} for name, tail in self._tails.items()}
+        rings: dict[str, State] = {name: {**tail, "segments": []} for name, tail in self._tails.items()}
         for block in sorted(saved):
             rings[block.ring]["segments"].append([block.begin, block.end])
         return {"rest": self.rest, "rings": rings}
