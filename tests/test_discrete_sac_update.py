@@ -99,7 +99,7 @@ def test_updates_follow_the_paper_step_by_step() -> None:
         critic_adam.zero_grad()
         torch.autograd.backward(critic_loss)
         critic_adam.step()
-        distribution = torch.distributions.Categorical(logits=network.actor(batch.obs))  # type: ignore[no-untyped-call]
+        distribution = torch.distributions.Categorical(logits=network.actor(batch.obs))
         entropy = distribution.entropy()  # type: ignore[no-untyped-call]
         q = network.critic(batch.obs).detach().min(dim=0).values
         actor_loss = (-alpha * entropy - (distribution.probs * q).sum(1)).mean()
@@ -144,8 +144,8 @@ def test_forbidden_actions_have_no_part_in_targets_and_in_the_actors_loss() -> N
     before = algorithm.critic_loss(masked, {}).loss, algorithm.actor_loss(masked, {}).loss
     with torch.no_grad():
         for critics in (algorithm.target, algorithm.frozen_critic):
-            for network in (critics.q1, critics.q2):  # type: ignore[union-attr]
-                network.linears[-1].bias[1] -= 50.0  # type: ignore[union-attr, index, operator]
+            for network in (critics.q1, critics.q2):
+                network.linears[-1].bias[1] -= 50.0  # type: ignore[union-attr, index]
     rows = batch.action != 1  # the value of the action that was taken has changed too
     torch.testing.assert_close(algorithm.critic_loss(masked, {}).loss[rows], before[0][rows])
     torch.testing.assert_close(algorithm.actor_loss(masked, {}).loss, before[1])
