@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-dmc test-cpus test-margins test-kill test-fuzz reliability check format golden learn learn-peers bench bench-quick clean
+.PHONY: help setup train test test-slow test-dmc test-cpus test-margins test-kill test-fuzz reliability check format golden learn learn-peers bench bench-quick bench-checkpoints clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -83,6 +83,9 @@ bench: $(BENCH_READY)  ## measure speed against the peers and update docs/benchm
 
 bench-quick: $(BENCH_READY)  ## measure a subset in under five minutes and only print it
 	$(BIN)/python benchmarks/speed.py --quick
+
+bench-checkpoints: $(BENCH_READY)  ## measure what saving a large replay costs and update docs/benchmarks.md
+	$(BIN)/python benchmarks/checkpoints.py
 
 clean:  ## remove everything that make has created
 	rm -rf $(VENV) $(DMC) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -101,7 +101,7 @@ def test_a_fault_report_does_not_follow_a_link(run: Path, tmp_path: Path) -> Non
     for name in ("fault-step-7.json", ".fault-step-7.json"):
         (run / name).symlink_to(outside)
     opened = open_run(run)
-    fault = EnvironmentFault("broke", env_id="X", env_index=0, episode_seed=3, actions=[1], during="step")
+    fault = EnvironmentFault("broke", env_id="X", env_index=0, episode_seed=3, actions=[1], step=1)
     write_fault_report(opened, fault, opened.config, 7)
     opened.close()
     assert outside.read_text() == "mine"
