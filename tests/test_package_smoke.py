@@ -110,9 +110,10 @@ def test_a_wheel_without_extras_does_the_whole_workflow(bare_venv: Path, tmp_pat
     where = succeed("python", "-c", "import rl_training; print(rl_training.__file__)")
     assert Path(where.strip()).is_relative_to(bare_venv)
     settings = ("--total-timesteps=600", "--set=algo_kwargs.learning_starts=100", "--set=eval.final_episodes=3")
+    often = ("--set=log.interval=100", "--set=eval.interval=300", "--set=eval.episodes=2")
     for algo, env in (("dqn", "CartPole-v1"), ("recurrent_ppo", "CartPole-v1"), ("sac", "Pendulum-v1")):
         given = settings if algo != "recurrent_ppo" else settings[:1] + settings[2:]
-        succeed("rl-training", "train", "--algo", algo, "--env", env, *given, "--output-dir", algo)
+        succeed("rl-training", "train", "--algo", algo, "--env", env, *given, *often, "--output-dir", algo)
         result = json.loads(succeed("rl-training", "eval", algo, "--episodes", "3", "--json"))
         assert len(result["returns"]) == 3
         obs = json.dumps([0.1] * (3 if algo == "sac" else 4))
