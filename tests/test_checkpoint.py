@@ -20,7 +20,8 @@ from conftest import final_fingerprint, tiny_config
 from rl_training.data import memory
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpoint import MANIFEST, read_checkpoint, verify_checkpoint, write_checkpoint
-from rl_training.experiment.run import find_checkpoint, open_run, step_directories
+from rl_training.experiment.finding import find_checkpoint
+from rl_training.experiment.run import open_run, step_directories
 from rl_training.runtime.inference import load_policy
 from rl_training.runtime.sessions import resume_training, start_training
 from rl_training.runtime.trainer import Trainer

@@ -45,8 +45,9 @@ from rl_training.experiment.config import (
     load_config_data,
     resolve_config,
 )
+from rl_training.experiment.finding import find_checkpoint
 from rl_training.experiment.registry import get_algorithm
-from rl_training.experiment.run import find_checkpoint, open_run, step_directories
+from rl_training.experiment.run import open_run, step_directories
 from rl_training.runtime.export import load_exported
 from rl_training.runtime.inference import load_policy
 from rl_training.runtime.sessions import resume_training, start_training

@@ -21,8 +21,9 @@ from rl_training.experiment.checkpoint import (
     seal,
     verify_checkpoint,
 )
+from rl_training.experiment.finding import find_checkpoint
 from rl_training.experiment.folder import CheckpointFolder
-from rl_training.experiment.run import ACTING_PARTS, find_checkpoint, open_run, step_directories
+from rl_training.experiment.run import ACTING_PARTS, open_run, step_directories
 from rl_training.runtime.faults import write_fault_report
 from rl_training.runtime.inference import load_policy
 from rl_training.runtime.sessions import resume_training

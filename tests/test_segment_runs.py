@@ -213,6 +213,19 @@ FORGERIES = {
 }
 
 
+def test_a_segment_that_is_damaged_in_every_checkpoint_costs_the_replay_and_not_the_run(run: Path) -> None:
+    for checkpoint in step_directories(run):
+        flipped(segments_of(checkpoint)[0])
+    newest, said = step_directories(run)[0], list[str]()
+    trainer = resume_training(run, warn=said.append, total_timesteps=400)
+    assert trainer.env_steps == int(newest.name.removeprefix("step-"))
+    assert len(trainer.learner.replay) == 0  # type: ignore[attr-defined]
+    assert f"{newest} has a damaged replay, so training continues with an empty one" in said[-1]
+    trainer.train()
+    trainer.close()
+    assert "replay" in verify_checkpoint(step_directories(run)[0])["parts"]
+
+
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forged_replay_is_refused_in_one_sentence(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     change, words = FORGERIES[name]

@@ -26,8 +26,9 @@ from rl_training.envs.limit import EpisodeLimit
 from rl_training.errors import ConfigError, DivergenceError, SpaceError, did_you_mean
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig, load_config_data, rename_old, resolve_config
+from rl_training.experiment.finding import run_of
 from rl_training.experiment.registry import AlgorithmClass, algorithms, built_in, get_algorithm, name_of
-from rl_training.experiment.run import TRAINING_PARTS, Run, run_of
+from rl_training.experiment.run import TRAINING_PARTS, Run
 from rl_training.experiment.trust import Trust
 from rl_training.rng import FINAL_EPISODES, RandomStreams
 from rl_training.runtime.cadence import cpu_threads

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,8 +166,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         return folder.read_manifest()
 
 
-def verify_checkpoint(path: Path) -> dict[str, Any]:
-    """Checks every file of a checkpoint and the version of every part, and returns its manifest."""
+def verify_checkpoint(path: Path, only: Sequence[str] | None = None) -> dict[str, Any]:
+    """Checks every file of a checkpoint, or of these parts, and the versions of the parts; returns the manifest."""
     with CheckpointFolder(path) as folder:
         manifest = folder.read_manifest()
         for part in manifest["parts"]:
@@ -175,7 +175,11 @@ def verify_checkpoint(path: Path) -> dict[str, Any]:
             if part not in PART_VERSIONS:  # a run that continued without it would not be the same run
                 raise IncompatibleError(unknown_to_us(folder.place, f"the part '{part}'", manifest["written_by"]))
         for name in manifest["files"]:
-            folder.verify(name, manifest)
+            if only is None or name.rpartition(".")[0] in only:
+                folder.verify(name, manifest)
+    missing = [part for part in only or () if part not in manifest["parts"]]
+    if missing:
+        raise CheckpointError(f"{folder.place} has no part '{missing[0]}'; it holds {', '.join(manifest['parts'])}")
     return manifest
 
 

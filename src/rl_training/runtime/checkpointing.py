@@ -68,10 +68,10 @@ class Checkpointer:
             parts[REPLAY_PART] = trainer.learner.snapshot()
         return parts
 
-    def restore(self, checkpoint: Path) -> None:
-        """Puts the run back to the moment of a checkpoint."""
+    def restore(self, checkpoint: Path, *, with_replay: bool = True) -> None:
+        """Puts the run back to the moment of a checkpoint, without its replay if that is not to be used."""
         trainer = self._trainer
-        with_replay = REPLAY_PART in read_manifest(checkpoint)["parts"]
+        with_replay = with_replay and REPLAY_PART in read_manifest(checkpoint)["parts"]
         loaded = load_checkpoint(checkpoint, (*TRAINING_PARTS, REPLAY_PART) if with_replay else TRAINING_PARTS)
         parts, manifest = loaded.parts, loaded.manifest
         with fitting(f"the checkpoint {checkpoint}"), CheckpointFolder(loaded.path) as folder:

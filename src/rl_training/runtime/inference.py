@@ -17,8 +17,8 @@ from rl_training.errors import CheckpointError, ObservationError, RLTrainingErro
 from rl_training.experiment.checkpoint import write_checkpoint
 from rl_training.experiment.compat import naming_the_writer
 from rl_training.experiment.config import TrainConfig, resolve_config
+from rl_training.experiment.finding import load_acting, run_of
 from rl_training.experiment.registry import get_algorithm
-from rl_training.experiment.run import load_acting, run_of
 from rl_training.experiment.trust import Trust
 from rl_training.runtime.divergence import require_finite
 from rl_training.types import Array, Carry, SpaceSpec, State

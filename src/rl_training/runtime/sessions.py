@@ -11,8 +11,9 @@ from rl_training.envs.factory import EnvFactory
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.finding import StartingPoint, last_good_checkpoint, owning_run
 from rl_training.experiment.registry import get_algorithm
-from rl_training.experiment.run import REPLAY_PART, Run, last_good_checkpoint, open_run, owning_run
+from rl_training.experiment.run import REPLAY_PART, Run, open_run
 from rl_training.experiment.trust import Trust
 from rl_training.runtime.progress import Progress, choose_progress
 from rl_training.runtime.trainer import Trainer, TrainResult
@@ -75,27 +76,33 @@ def resume_training(
     A run that was stopped before its first checkpoint starts over and takes the same path. The modules that the run names
     are imported only from trusted places, unless ``trust_modules``.
     """
-    run_path, checkpoint = owning_run(path)
+    run_path, named = owning_run(path)
     trust = Trust(run_path, trust_modules)
     run = open_run(run_path, trust)
     trainer = None
     try:
         if factory is None and not run.config.env_from_python:
             trust.require_env(run.config.env_id)
-        checkpoint = checkpoint or last_good_checkpoint(run_path, warn)
-        config = _extended(run, 0 if checkpoint is None else _step_of(checkpoint), total_timesteps)
+        start = last_good_checkpoint(run_path, warn) if named is None else _as_it_is(named)
+        config = _extended(run, 0 if start is None else _step_of(start.path), total_timesteps)
         trainer = Trainer(config, run=run, factory=factory, progress=progress)
         trainer.require_room_to_save()
-        if checkpoint is not None:
-            if REPLAY_PART not in read_manifest(checkpoint)["parts"]:
-                warn(f"{checkpoint} holds no replay, so training continues with an empty one: not an exact continuation")
-            trainer.checkpoints.restore(checkpoint)
-        run.rewind_to(checkpoint)
+        if start is not None:
+            if not start.with_replay:
+                what = "has a damaged replay" if REPLAY_PART in read_manifest(start.path)["parts"] else "holds no replay"
+                warn(f"{start.path} {what}, so training continues with an empty one: not an exact continuation")
+            trainer.checkpoints.restore(start.path, with_replay=start.with_replay)
+        run.rewind_to(None if start is None else start.path)
         run.extend(config.total_timesteps)
         return trainer
     except BaseException:
         (trainer or run).close()
         raise
+
+
+def _as_it_is(checkpoint: Path) -> StartingPoint:
+    """A checkpoint that the user names: whatever is damaged in it is an error."""
+    return StartingPoint(checkpoint, REPLAY_PART in read_manifest(checkpoint)["parts"])
 
 
 def _step_of(checkpoint: Path) -> int:
