@@ -22,9 +22,16 @@ from rl_training.types import Array, SpaceSpec, State, TransitionBatch
 __all__ = ["SAC", "SACConfig", "sac_actor_loss", "sac_target", "temperature_loss", "twin_critic_loss"]
 
 
+SOFT_N_STEP = (
+    "rewards summed in one transition; above 1, the target leaves out the entropy of the states between: it would need the "
+    "current policy's log-probabilities there, but a transition in replay does not hold these states"
+)
+
+
 class EntropyConfig(OffPolicyActorCriticConfig):
     """Settings of SAC and of the algorithms based on it."""
 
+    n_step: Positive = Field(1, description=SOFT_N_STEP)
     alpha: PositiveNumber = Field(1.0, description="temperature, the weight of the entropy; its initial value if learned")
     learn_alpha: bool = Field(True, description="learn the temperature so that the entropy approaches target_entropy")
     target_entropy: Number | None = Field(
