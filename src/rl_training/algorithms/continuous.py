@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.config import Fraction, OffPolicyConfig, Positive, PositiveNumber
 from rl_training.algorithms.optimizer import FlatAdam, place_parameters
-from rl_training.algorithms.policy import ActInput, ExportModule, Policy
+from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.update import Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import Replay
 from rl_training.data.transition_replay import make_transition_replay
@@ -87,7 +87,7 @@ class MeanActionModule(ExportModule):
         self.network = network
         self.spec = spec
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Observations) -> tuple[Tensor, Tensor]:
         encoded = encode_observation(obs, self.spec.observation)
         mean = torch.tanh(self.network(encoded)[:, : self.network.actions])
         return scale_to_env(mean, self.spec.action), mean

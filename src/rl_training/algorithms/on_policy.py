@@ -17,7 +17,7 @@ from torch import Tensor
 from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.algorithms.config import ActorCriticConfig
 from rl_training.algorithms.optimizer import FlatAdam
-from rl_training.algorithms.policy import ActInput, ExportModule, Policy
+from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.return_scale import ReturnScale
 from rl_training.algorithms.update import Known, Stage, StageLoss, Update
 from rl_training.data import Rollout
@@ -84,7 +84,7 @@ class ActorModule(ExportModule):
         self.spec = spec
         self.output_names = ("action", network.head.output_name)
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Observations) -> tuple[Tensor, Tensor]:
         output = self.network.action_output(encode_observation(obs, self.spec.observation))
         return self.network.head.env_mode(output), output
 
@@ -181,8 +181,8 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
     """An actor and a critic that learn from rollouts: one gradient step over the whole rollout, or several passes over it in
     minibatches (``config.passes``). A subclass adds its ``loss``."""
 
-    observations: ClassVar[tuple[str, ...]] = ("vector", "image")
-    actions: ClassVar[tuple[str, ...]] = ("discrete", "continuous")
+    observations: ClassVar[tuple[str, ...]] = ("vector", "image", "mixed")
+    actions: ClassVar[tuple[str, ...]] = ("discrete", "multi_discrete", "continuous", "unbounded")
     uses_old_policy: ClassVar[bool] = True  # whether ``loss`` reads ``recorded.log_prob``
 
     def build(self) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_training.algorithms.config import Positive
 from rl_training.algorithms.on_policy import Evaluated, MinibatchInput, Phase, choose_actions, network_options
-from rl_training.algorithms.policy import ActInput, ExportModule, Policy
+from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.ppo import ClippedActorCritic, ClippedConfig
 from rl_training.data import Rollout, Sequences
 from rl_training.models import RecurrentActorCritic
@@ -72,7 +72,7 @@ class RecurrentActorModule(ExportModule):
         self.output_names = ("action", network.head.output_name)
         self.state_names = network.state_names
 
-    def forward(self, obs: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, obs: Observations, *state: Tensor) -> tuple[Tensor, ...]:
         output, after = self.network.action_step(encode_observation(obs, self.spec.observation), *state)
         return self.network.head.env_mode(output), output, *after
 

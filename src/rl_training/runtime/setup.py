@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import torch
@@ -12,6 +13,7 @@ from rl_training.envs.pool import EnvPool, SeededEnvPool
 from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import fitted, get_algorithm
 from rl_training.types import SpaceSpec
 
 #: More threads than this, and than twice the processors, are a mistake: starting them could end the process.
@@ -45,6 +47,7 @@ def make_pool(
         env_id=config.env_id,
         workers=workers,
         fresh=config.env_fresh,
+        fit=functools.partial(fitted, get_algorithm(config.algo), env_id=config.env_id),
     )
     try:
         _require_shift_fits(config, pool.spec)

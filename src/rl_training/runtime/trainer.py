@@ -20,6 +20,7 @@ from rl_training.errors import CheckpointError, EnvironmentFault
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import REPLAY_PART, Run
+from rl_training.models.observation import describe_observation
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
@@ -127,6 +128,7 @@ class Trainer:
         begun_at = self.env_steps
         with cpu_threads(self.config.threads), stop, self.progress:
             self.progress.note(self.describe())
+            self.progress.note(f"observation: {describe_observation(self.policy.spec.observation, self.policy.network)}")
             self.log.open(self.run, tensorboard=self.config.log.tensorboard, from_step=self.env_steps)
             try:
                 if not self._started:
