@@ -62,6 +62,7 @@ class Delivery(gym.Env[dict[str, Any], Any]):
 
 
 def main() -> None:
+    """Trains, predicts and exports."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output-dir", type=Path, default=Path("runs/delivery"))
     parser.add_argument("--total-timesteps", type=int, default=50_000)

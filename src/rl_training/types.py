@@ -42,10 +42,18 @@ class Step(NamedTuple):
     terminated: NDArray[np.bool_]  # (env,)
     truncated: NDArray[np.bool_]  # (env,)
     next_action_mask: NDArray[np.bool_] | None = None  # (env, action): the actions allowed at next_obs
+    #: (env,) False where there was no step, because the environment spent it on a reset; None: all are present. Such a row
+    #: is marked as terminated, with a reward of 0, and must not be learned from.
+    present: NDArray[np.bool_] | None = None
 
     @property
     def ended(self) -> NDArray[np.bool_]:
         return self.terminated | self.truncated
+
+    @property
+    def envs(self) -> Sequence[int]:
+        """The environments that have made this step."""
+        return range(len(self.reward)) if self.present is None else np.flatnonzero(self.present).tolist()
 
 
 class PolicyOutput(NamedTuple):
@@ -254,26 +262,6 @@ def entry_at(nested: Any, path: LeafPath) -> Any:
     for key in path:
         nested = nested[key]
     return nested
-
-
-def nested(spec: ObservationSpec, entries: Sequence[Any]) -> Any:
-    """One value for each leaf, nested as the space is: the inverse of ``entry_at``. Tuples become lists."""
-    if spec.plain:
-        return entries[0]
-    tree: dict[str | int, Any] = {}
-    for leaf, entry in zip(spec.leaves, entries, strict=True):
-        level = tree
-        for key in leaf.path[:-1]:
-            level = level.setdefault(key, {})
-        level[leaf.path[-1]] = entry
-    return _with_lists(tree)
-
-
-def _with_lists(tree: Any) -> Any:
-    if not isinstance(tree, dict):
-        return tree
-    inner = {key: _with_lists(entry) for key, entry in tree.items()}
-    return list(inner.values()) if all(isinstance(key, int) for key in inner) else inner
 
 
 def path_name(path: LeafPath) -> str:

@@ -101,6 +101,9 @@ class RecurrentPhase(Phase):
     def __init__(self, network: RecurrentActorCritic, rollout: Rollout, longest: int | None = None) -> None:
         super().__init__(network, rollout)
         self.sequences = Sequences.of(rollout.start, longest)
+        if rollout.present is not None:  # where there was no step, there is a sequence of one row
+            real = rollout.present[self.sequences.begin, self.sequences.env]
+            self.sequences = Sequences(*(column[real] for column in self.sequences))
         begin, env = self.sequences.begin, self.sequences.env
         self.state = [self.tensor(array[begin, env]) for array in rollout.carry]
 

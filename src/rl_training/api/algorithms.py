@@ -40,7 +40,7 @@ from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.runtime.video import Film, film_episode
 from rl_training.types import Array, Carry, SpaceSpec
 
-EnvLike = str | gym.Env[Any, Any] | EnvFactory
+EnvLike = str | gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any] | EnvFactory
 
 
 def _warn(message: str) -> None:
@@ -279,6 +279,8 @@ def _describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
     """An environment as config values, and a factory if those cannot describe it."""
     if isinstance(env, str):
         return {"env_id": env}, None
+    if isinstance(env, gym.vector.VectorEnv):
+        return {"env_id": env_name(env), "env_from_python": True, "num_envs": env.num_envs}, GivenEnv(env)
     if isinstance(env, gym.Env):
         return {"env_id": env_name(env), "env_from_python": True}, GivenEnv(env)
     if callable(env):

@@ -10,7 +10,7 @@ consecutive slots, so n-step sums are computed here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,9 +163,9 @@ class EpisodeRings(SlotColumns, ABC):
     def _reach(self, env: int, position: int) -> int:
         """The oldest position that the item at this position needs. It never decreases from one item to the next."""
 
-    def _add_steps(self, step: Step, envs: Iterable[int]) -> None:
+    def _add_steps(self, step: Step, envs: Sequence[int]) -> None:
         """Adds one step of these environments. Observations are whole stacks, oldest frame first."""
-        self._check(step)
+        self._check(step, envs)
         self._changed.clear()
         for env in envs:
             self._add_one(env, step)
@@ -175,10 +175,11 @@ class EpisodeRings(SlotColumns, ABC):
             self._priorities.remove(slots[~held])
             self._priorities.add(slots[held])
 
-    def _check(self, step: Step) -> None:
+    def _check(self, step: Step, envs: Sequence[int]) -> None:
         """Checks that the observations continue from those stored, and that stacks can be rebuilt from single frames."""
         self._stacks.check(step)
-        for env, ring in enumerate(self._rings):
+        for env in envs:
+            ring = self._rings[env]
             newest = self._columns["frame"][self._slot(env, ring.written - 1)]
             if ring.running and not np.array_equal(self._frames.newest(step.obs[env]), newest):
                 raise ValueError(f"environment {env} does not continue from its last observation; call discard after a reset")

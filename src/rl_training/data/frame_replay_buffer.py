@@ -77,7 +77,7 @@ class FrameReplayBuffer(EpisodeRings):
     def add(self, step: Step) -> None:
         """Adds one step of all environments. Observations are whole stacks, oldest frame first."""
         assert step.obs.dtype == step.next_obs.dtype == self._obs_dtype
-        self._add_steps(step, range(self.num_envs))
+        self._add_steps(step, step.envs)
         if self._batch_size and min(ring.written for ring in self._rings) >= self._look_at:
             self._look_at += self._slots
             self._warn_if_too_few(len(self))

@@ -170,15 +170,20 @@ class StackCheck:
         """Each observation must be the previous one shifted by one frame: only then can stacks be rebuilt."""
         if self._stack == 1 and not self._checks_left:
             return
-        images = zip(self._frames.images(step.obs), self._frames.images(step.next_obs), strict=True)
+        obs, next_obs = step.obs, step.next_obs
+        if step.present is not None:
+            obs, next_obs = obs[step.present], next_obs[step.present]
+        if not len(obs):
+            return
+        images = zip(self._frames.images(obs), self._frames.images(next_obs), strict=True)
         if self._stack > 1:
-            for obs, next_obs in images:
-                self._require_moved(obs, next_obs)
+            for image, next_image in images:
+                self._require_moved(image, next_image)
             return
         self._checks_left -= 1
-        for obs, next_obs in images:
+        for image, next_image in images:
             if self._checks_left:
-                self._warn_of_stacks(obs[0], next_obs[0])
+                self._warn_of_stacks(image[0], next_image[0])
 
     def _require_moved(self, obs: Array, next_obs: Array) -> None:
         channels = obs.shape[1] // self._stack

@@ -147,7 +147,7 @@ class RecurrentReplayBuffer(EpisodeRings):
     def add(self, recorded: RecurrentStep) -> None:
         """Adds one step of all environments. Episodes whose start was not recorded are left out: their state is unknown."""
         running = [ring.running for ring in self._rings]
-        envs = [env for env in range(self.num_envs) if running[env] or recorded.start[env]]
+        envs = [env for env in recorded.step.envs if running[env] or recorded.start[env]]
         self._add_steps(recorded.step, envs)
         for env in envs:
             position = self._rings[env].written - 2

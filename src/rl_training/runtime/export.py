@@ -25,8 +25,8 @@ from rl_training.experiment.files import open_to_read, parse_json, remove
 from rl_training.experiment.run import ACTING_PARTS
 from rl_training.experiment.states import parse_arrays
 from rl_training.experiment.trust import Trust
-from rl_training.runtime.inference import fitting, policy_of, predict
-from rl_training.types import Array, ObservationLeaf, SpaceSpec, nested
+from rl_training.runtime.inference import fitting, nested, policy_of, predict
+from rl_training.types import Array, ObservationLeaf, SpaceSpec
 
 FORMATS = ("onnx", "safetensors")
 VERIFIED_OBSERVATIONS = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from rl_training.types import (
     SpaceSpec,
     State,
     entry_at,
-    nested,
     path_name,
 )
 
@@ -237,3 +236,23 @@ def _as_leaf_batch(obs: Any, leaf: ObservationLeaf, name: str) -> tuple[Array, b
                 f"{name} must be whole numbers from {starts.tolist()}, with {list(leaf.sizes)} possible values"
             )
     return batch, single
+
+
+def nested(spec: ObservationSpec, entries: Sequence[Any]) -> Any:
+    """One value for each leaf, nested as the space is: the inverse of ``entry_at``. Tuples become lists."""
+    if spec.plain:
+        return entries[0]
+    tree: dict[str | int, Any] = {}
+    for leaf, entry in zip(spec.leaves, entries, strict=True):
+        level = tree
+        for key in leaf.path[:-1]:
+            level = level.setdefault(key, {})
+        level[leaf.path[-1]] = entry
+    return _with_lists(tree)
+
+
+def _with_lists(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    inner = {key: _with_lists(entry) for key, entry in tree.items()}
+    return list(inner.values()) if all(isinstance(key, int) for key in inner) else inner

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_training.algorithms.base import Algorithm, init_generator
+from rl_training.algorithms.base import Algorithm, OnPolicyAlgorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.pool import EnvPool
-from rl_training.errors import CheckpointError, EnvironmentFault
+from rl_training.envs.vector_pool import VectorEnvPool
+from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import REPLAY_PART, Run
@@ -75,6 +76,12 @@ class Trainer:
         self.streams = RandomStreams(config.seed)
         algorithm_class = get_algorithm(config.algo)
         pool = self._make_pool("env", config.num_envs, config.env_workers)
+        if pool.num_envs != config.num_envs:
+            pool.close()
+            raise ConfigError(
+                f"num_envs is {config.num_envs}, but the vector environment {config.env_id} has {pool.num_envs} members; set "
+                f"num_envs to {pool.num_envs}"
+            )
         require_fit(algorithm_class, pool.spec, config.env_id)
         self._free_at_first = available_memory()
         with cpu_threads(config.threads):
@@ -83,7 +90,7 @@ class Trainer:
             self.algorithm: Algorithm[Any, Any] = algorithm_class(policy, config.algo_kwargs, self.streams)
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.timer)
         self.collector = Collector(policy, pool, config.seed, self.timer)
-        self.compilation = Compilation(config, self.algorithm, self.learner, self.timer)
+        self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
         self._eval_pool: EnvPool | None = None
         self.env_steps = 0
         self.episodes = EpisodeStatistics()
@@ -106,6 +113,12 @@ class Trainer:
 
     def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
         return make_pool(self.config, self._factory, stream, num_envs, workers)
+
+    def _changing_shapes(self, pool: EnvPool) -> str | None:
+        """Why an on-policy update cannot be compiled: with steps left out, its minibatches have different sizes."""
+        if isinstance(pool, VectorEnvPool) and pool.skips_steps and isinstance(self.algorithm, OnPolicyAlgorithm):
+            return "this vector environment spends steps on resets, so the number of steps in a rollout changes"
+        return None
 
     def require_room_to_save(self) -> None:
         """Checks that the replay fits into memory twice: checkpoints are written from a copy while training continues."""
@@ -179,7 +192,7 @@ class Trainer:
         """One step of every environment, then the updates that are due."""
         self.timer.lap("rest")
         collected = self.collector.collect(self.env_steps)
-        count = len(collected.step.reward)
+        count = len(collected.step.envs)
         self.env_steps += count
         for due in self._due.values():
             due.add(count)
