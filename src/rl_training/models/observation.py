@@ -16,7 +16,7 @@ from rl_training.models.cnn.nature import NATURE_LAYERS, Layer, NatureCNN, scale
 from rl_training.models.encoder import Encoder, through_torch
 from rl_training.models.mlp import MLP
 from rl_training.models.normalization import ObservationNormalizer
-from rl_training.types import Array, ObservationLeaf, ObservationSpec, path_name
+from rl_training.types import ActionSpec, Array, ObservationLeaf, ObservationSpec, path_name
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,18 @@ def describe_observation(spec: ObservationSpec, network: nn.Module) -> str:
     cnn = next((type(part).__name__ for part in network.modules() if isinstance(part, NatureCNN)), type(network).__name__)
     words = [f"{path_name(leaf.path)}: {_describe_leaf(leaf, cnn)}".removeprefix(": ") for leaf in spec.leaves]
     return ", ".join(words)
+
+
+def describe_action(spec: ActionSpec) -> str | None:
+    """What an action was taken for, if that is not obvious."""
+    if spec.kind == "unbounded":
+        free = int((~spec.has_bounds).sum())
+        return f"{len(spec.low)} number(s), {free} of them without bounds: neither squashed nor clipped"
+    if spec.sizes:
+        values = ", ".join(map(str, spec.sizes))
+        joint = f" as one action over their {spec.count} combinations" if spec.kind == "discrete" else ""
+        return f"{len(spec.sizes)} choice(s) between {values} values{joint}"
+    return None
 
 
 def _describe_leaf(leaf: ObservationLeaf, cnn: str) -> str:

@@ -21,7 +21,7 @@ from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import REPLAY_PART, Run
-from rl_training.models.observation import describe_observation
+from rl_training.models.observation import describe_action, describe_observation
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
@@ -141,7 +141,7 @@ class Trainer:
         begun_at = self.env_steps
         with cpu_threads(self.config.threads), stop, self.progress:
             self.progress.note(self.describe())
-            self.progress.note(f"observation: {describe_observation(self.policy.spec.observation, self.policy.network)}")
+            self._note_spaces()
             self.log.open(self.run, tensorboard=self.config.log.tensorboard, from_step=self.env_steps)
             try:
                 if not self._started:
@@ -250,6 +250,14 @@ class Trainer:
             f"{config.algo} on {config.env_id}, seed {config.seed}, {config.num_envs} env(s), device {config.device}, replay "
             f"{megabytes:.1f} MB, writing to {where}"
         )
+
+    def _note_spaces(self) -> None:
+        """Says what observations and actions were taken for."""
+        spec = self.policy.spec
+        self.progress.note(f"observation: {describe_observation(spec.observation, self.policy.network)}")
+        action = describe_action(spec.action)
+        if action is not None:
+            self.progress.note(f"action: {action}")
 
     def progress_values(self) -> dict[str, float]:
         """The metrics for a progress display."""
