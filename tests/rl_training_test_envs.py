@@ -202,6 +202,7 @@ class OddSpacesEnv(gym.Env[Any, Any]):
             "vector": vector,
             "dict": spaces.Dict({"a": vector, "words": spaces.Text(5)}),
             "text": spaces.Text(5),
+            "gray": spaces.Box(0, 255, (36, 36), np.uint8),
             "image": spaces.Box(0, 255, (3, 36, 36), np.uint8),
         }
         actions: dict[str, spaces.Space[Any]] = {
@@ -217,6 +218,7 @@ class OddSpacesEnv(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        self.observation_space.seed(seed)
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

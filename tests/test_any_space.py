@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from conftest import tiny_config
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_training.algorithms.base import init_generator
+from rl_training.api import load_agent
 from rl_training.data import FrameReplayBuffer
 from rl_training.data.augmentation import random_shift, shift_images
 from rl_training.envs.checks import make_receiver
@@ -24,6 +27,7 @@ from rl_training.envs.pool import SeededEnvPool
 from rl_training.envs.spaces import describe_spaces
 from rl_training.envs.wrappers import SelectObservation
 from rl_training.errors import ConfigError, EnvironmentFault, ObservationError, SpaceError
+from rl_training.experiment.run import Run
 from rl_training.models.action_head import FORBIDDEN, GaussianHead, MultiCategoricalHead, index_to_env
 from rl_training.models.observation import (
     EncoderConfig,
@@ -33,6 +37,8 @@ from rl_training.models.observation import (
     unpack,
 )
 from rl_training.runtime.inference import _as_batch, nested
+from rl_training.runtime.sessions import resume_training
+from rl_training.runtime.trainer import Trainer
 from rl_training.types import ActionSpec, Array, ObservationSpec, SpaceSpec, Step
 
 
@@ -436,3 +442,29 @@ def test_a_mask_may_have_one_array_for_each_choice() -> None:
     assert problem is not None
     assert "(4,)" in problem
     assert "5 values of the 2 choices" in problem
+
+
+def test_a_run_keeps_what_its_observations_were_taken_for(tmp_path: Path) -> None:
+    """In release 0.2.0 a gray image without a channel axis was a vector: such a run is resumed and evaluated as one."""
+    config = tiny_config(
+        "dqn",
+        env_id="rl_training_test_envs:OddSpaces-v0",
+        env_kwargs={"observation": "gray"},
+        total_timesteps=60,
+        output_dir=str(tmp_path / "run"),
+    )
+    trainer = Trainer(config, recorded=ObservationSpec.vector(36, 36))
+    trainer.run = Run.create(config, "test")
+    trainer.train(40)
+    trainer.close()
+    resumed = resume_training(tmp_path / "run", warn=print)
+    assert resumed.policy.spec.observation == ObservationSpec.vector(36, 36)
+    resumed.train()
+    resumed.close()
+    agent = load_agent(tmp_path / "run")
+    assert agent.evaluate(2).returns
+    agent.learn(70)
+    fresh = Trainer(
+        tiny_config("dqn", env_id=config.env_id, env_kwargs=config.env_kwargs, algo_kwargs={"cnn_layers": [[4, 8, 4]]})
+    )
+    assert fresh.policy.spec.observation.kind == "image"

@@ -374,6 +374,16 @@ class SpaceSpec:
     observation: ObservationSpec
     action: ActionSpec
 
+    def taken_as(self, recorded: ObservationSpec | None) -> SpaceSpec:
+        """The spaces with observations taken for what they were in an earlier release, if they are the same arrays."""
+
+        def arrays(spec: ObservationSpec) -> list[tuple[LeafPath, tuple[int, ...]]]:
+            return [(leaf.path, leaf.raw_shape) for leaf in spec.leaves]
+
+        if recorded is None or arrays(recorded) != arrays(self.observation):
+            return self
+        return SpaceSpec(recorded, self.action)
+
     def to_json(self) -> dict[str, Any]:
         return {"observation": [asdict(leaf) for leaf in self.observation.leaves], "action": asdict(self.action)}
 

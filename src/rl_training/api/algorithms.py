@@ -154,7 +154,9 @@ class ManagedAlgorithm:
 
     def _evaluate_loaded(self, policy: Policy, episodes: int) -> EvaluationResult | None:
         self._require_trusted_env()
-        with contextlib.closing(make_pool(self.config, self._factory, "eval", self.config.eval.num_envs)) as pool:
+        recorded = policy.spec.observation
+        make = functools.partial(make_pool, self.config, self._factory, "eval", self.config.eval.num_envs)
+        with contextlib.closing(make(recorded=recorded)) as pool:
             _require_spaces(policy, pool.spec)
             with cpu_threads(self.config.threads):
                 return evaluate_policy(policy, pool, episodes)
@@ -249,7 +251,8 @@ class ManagedAlgorithm:
     def _get_trainer(self) -> Trainer:
         if self._trainer is None:
             self._require_trusted_env()
-            trainer = Trainer(self.config, factory=self._factory)
+            recorded = None if self._policy is None else self._policy.spec.observation
+            trainer = Trainer(self.config, factory=self._factory, recorded=recorded)
             if self._checkpoint is not None and set(TRAINING_PARTS) <= set(read_manifest(self._checkpoint)["parts"]):
                 trainer.checkpoints.restore(self._checkpoint)
             elif self._policy is not None:

@@ -18,7 +18,7 @@ from rl_training import algorithms as package
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.spaces import joinable, joint_actions
 from rl_training.errors import ConfigError, SpaceError, did_you_mean
-from rl_training.types import SpaceSpec
+from rl_training.types import ObservationSpec, SpaceSpec
 
 ENTRY_POINTS = "rl_training.algorithms"
 AlgorithmClass = type[Algorithm[Any, Any]]
@@ -80,8 +80,10 @@ def name_of(algorithm: AlgorithmClass) -> str:
     return f"{algorithm.__module__}:{algorithm.__qualname__}"
 
 
-def fitted(algorithm: AlgorithmClass, spec: SpaceSpec, env_id: str) -> SpaceSpec:
-    """The spaces as the algorithm takes them: several choices may have to be one discrete action."""
+def fitted(algorithm: AlgorithmClass, spec: SpaceSpec, env_id: str, recorded: ObservationSpec | None = None) -> SpaceSpec:
+    """The spaces as the algorithm takes them: several choices may have to be one discrete action. Observations are taken for
+    what is ``recorded`` of them in a checkpoint, whatever this version would take them for."""
+    spec = spec.taken_as(recorded)
     if "multi_discrete" in algorithm.actions or "discrete" not in algorithm.actions:
         return spec
     return joint_actions(spec, env_id, algorithm.name)

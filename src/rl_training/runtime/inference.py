@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.errors import CheckpointError, ObservationError, RLTrainingError, shown
-from rl_training.experiment.checkpoint import write_checkpoint
+from rl_training.experiment.checkpoint import load_checkpoint, write_checkpoint
 from rl_training.experiment.compat import naming_the_writer
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import get_algorithm
@@ -56,6 +56,13 @@ def policy_of(parts: Mapping[str, State], place: str, written_by: object, trust:
         policy = build_policy(config, SpaceSpec.from_json(parts["agent"]["spaces"]))
         policy.load_state_dict(parts["policy"])
     return policy, config
+
+
+def recorded_observation(checkpoint: Path) -> ObservationSpec:
+    """What the observations were taken for when a checkpoint was written."""
+    agent = load_checkpoint(checkpoint, ("agent",)).parts["agent"]
+    with fitting(f"the checkpoint {checkpoint}"):
+        return SpaceSpec.from_json(agent["spaces"]).observation
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import REPLAY_PART, Run, last_good_checkpoint, open_run, owning_run
 from rl_training.experiment.trust import Trust
+from rl_training.runtime.inference import recorded_observation
 from rl_training.runtime.progress import Progress, choose_progress
 from rl_training.runtime.trainer import Trainer, TrainResult
 
@@ -84,7 +85,8 @@ def resume_training(
             trust.require_env(run.config.env_id)
         checkpoint = checkpoint or last_good_checkpoint(run_path, warn)
         config = _extended(run, 0 if checkpoint is None else _step_of(checkpoint), total_timesteps)
-        trainer = Trainer(config, run=run, factory=factory, progress=progress)
+        recorded = None if checkpoint is None else recorded_observation(checkpoint)
+        trainer = Trainer(config, run=run, factory=factory, progress=progress, recorded=recorded)
         trainer.require_room_to_save()
         if checkpoint is not None:
             if REPLAY_PART not in read_manifest(checkpoint)["parts"]:

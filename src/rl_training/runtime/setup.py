@@ -17,7 +17,7 @@ from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import fitted, get_algorithm
-from rl_training.types import SpaceSpec
+from rl_training.types import ObservationSpec, SpaceSpec
 
 #: More threads than this, and than twice the processors, are a mistake: starting them could end the process.
 MOST_THREADS = 512
@@ -28,9 +28,16 @@ BYTES_PER_EPISODE = 16
 
 
 def make_pool(
-    config: TrainConfig, factory: EnvFactory | None, stream: str, num_envs: int, workers: str = "inline"
+    config: TrainConfig,
+    factory: EnvFactory | None,
+    stream: str,
+    num_envs: int,
+    workers: str = "inline",
+    *,
+    recorded: ObservationSpec | None = None,
 ) -> EnvPool:
-    """A pool of the environments in a config, or of those that the factory makes."""
+    """A pool of the environments in a config, or of those that the factory makes. ``recorded`` is what a checkpoint takes
+    their observations for."""
     if factory is None and config.env_from_python:
         raise ConfigError(
             f"this agent was trained on {config.env_id}, an environment that was passed from Python; pass it again as env="
@@ -45,7 +52,7 @@ def make_pool(
         "seed": config.seed,
         "stream": stream,
         "env_id": config.env_id,
-        "fit": functools.partial(fitted, get_algorithm(config.algo), env_id=config.env_id),
+        "fit": functools.partial(fitted, get_algorithm(config.algo), env_id=config.env_id, recorded=recorded),
     }
     pool: EnvPool
     made = _look_for_vector_env(config, factory, workers)

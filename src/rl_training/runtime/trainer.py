@@ -35,7 +35,7 @@ from rl_training.runtime.progress import Progress
 from rl_training.runtime.run_log import RunLog
 from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
-from rl_training.types import State
+from rl_training.types import ObservationSpec, State
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,13 @@ class Trainer:
         run: Run | None = None,
         factory: EnvFactory | None = None,
         progress: Progress | None = None,
+        recorded: ObservationSpec | None = None,
     ) -> None:
+        """``recorded`` is what a checkpoint takes the observations for."""
         self.config = config
         self.run = run
         self.progress = progress or Progress()
-        self._factory = factory
+        self._factory, self._recorded = factory, recorded
         self.timer = PhaseTimer()
         self.log = RunLog(self.timer)
         self.streams = RandomStreams(config.seed)
@@ -112,7 +114,7 @@ class Trainer:
         return self.collector.pool
 
     def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
-        return make_pool(self.config, self._factory, stream, num_envs, workers)
+        return make_pool(self.config, self._factory, stream, num_envs, workers, recorded=self._recorded)
 
     def _changing_shapes(self, pool: EnvPool) -> str | None:
         """Why an on-policy update cannot be compiled: with steps left out, its minibatches have different sizes."""

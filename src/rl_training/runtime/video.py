@@ -111,7 +111,9 @@ def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None
         factory = RegisteredEnv(config.env_id, config.env_kwargs)
     if isinstance(factory, RegisteredEnv):
         factory = _drawing(factory)
-    with contextlib.closing(make_pool(config, factory and FilmedEnv(factory, film), "eval", 1)) as pool:
+    with contextlib.closing(
+        make_pool(config, factory and FilmedEnv(factory, film), "eval", 1, recorded=policy.spec.observation)
+    ) as pool:
         film.frames.clear()  # the pool has already reset its environment once, to check its output
         film.episode = -1
         evaluate_policy(policy, pool, 1)
