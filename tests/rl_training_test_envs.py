@@ -90,12 +90,14 @@ class WaitingEnv(RandomWalkEnv):
     """
 
     _process_steps = 0
+    _handler: Any = None
 
     @staticmethod
     def hold() -> None:
+        WaitingEnv._handler = WaitingEnv._handler or signal.getsignal(signal.SIGTERM)
         WaitingEnv._process_steps += 1
         if WaitingEnv._process_steps >= int(os.environ.get(WAIT_AT, sys.maxsize)):
-            while signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # the first signal restores it
+            while signal.getsignal(signal.SIGTERM) == WaitingEnv._handler:  # the first signal changes it
                 time.sleep(0.002)
         freezing = WaitingEnv._process_steps >= int(os.environ.get(FREEZE_AT, sys.maxsize))
         if freezing and any(Path(os.environ[FREEZE_IN]).glob(".writing-*")):

@@ -23,12 +23,14 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
+from rl_training.envs.boundary import Boundary
 from rl_training.envs.checks import flag_problem, make_limits, make_receiver, reward_problem
 from rl_training.envs.factory import AnyVectorEnv
+from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import Episode, NonDeterministicEnvironment
 from rl_training.envs.spaces import describe_spaces
-from rl_training.errors import ConfigError, EnvironmentFault, described
-from rl_training.rng import derive_seed
+from rl_training.errors import ConfigError, DivergenceError, EnvironmentFault, described, shown
+from rl_training.rng import TRAINING_EPISODES, derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
 
 
@@ -51,29 +53,32 @@ class VectorEnvPool:
         env: AnyVectorEnv,
         *,
         seed: int = 0,
-        stream: str = "env",
+        stream: str = TRAINING_EPISODES,
         env_id: str = "environment",
         fit: Callable[[SpaceSpec], SpaceSpec] = lambda spec: spec,
     ) -> None:
         """``fit`` makes the specs what an algorithm takes."""
         self._env, self.env_id = env, env_id
+        self.boundary = Boundary()
+        self._limit: EpisodeLimit | None = None
         self.num_envs: int = env.num_envs
         self._seed, self._stream = seed, stream
         mode = _mode_of(env, env_id)
-        self._resets_some = mode is AutoresetMode.DISABLED or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        by_mask = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self._can_stop = by_mask or mode is AutoresetMode.DISABLED  # whether it can end an episode that goes on
         self._same_step = mode is AutoresetMode.SAME_STEP
-        self.skips_steps = not self._resets_some and not self._same_step
+        self.skips_steps = not self._can_stop and not self._same_step
         spec = fit(describe_spaces(env, env_id))
         self._episode = [0] * self.num_envs
         self._pending = np.zeros(self.num_envs, np.bool_)  # members that spend their next step on a reset
         self._starts = 0  # how often all members have been started
-        self._actions: list[list[Any]] = [[] for _ in range(self.num_envs)]  # of the running episodes
+        self._lengths = [0] * self.num_envs  # steps of the running episodes
         self._raw, info = self._reset_all()
         masked = "action_mask" in info and not spec.action.low
         self.spec = replace(spec, action=replace(spec.action, masked=masked))
         self._store = make_receiver(self.spec).store
         self._limits = make_limits(env.single_observation_space, self.spec.observation, env_id, self.num_envs)
-        if self._limits is not None and stream != "env":
+        if self._limits is not None and stream != TRAINING_EPISODES:
             self._limits.only_finite()
         shape, dtype = (self.num_envs, *self.spec.observation.shape), self.spec.observation.dtype
         self._obs: Array = np.zeros(shape, dtype)
@@ -83,9 +88,12 @@ class VectorEnvPool:
     def _reset_all(self) -> tuple[Any, dict[str, Any]]:
         seed = derive_seed(self._seed, self._stream, self._starts)
         try:
+            self.boundary.enter()
             obs, info = self._env.reset(seed=seed)
         except (Exception, SystemExit) as error:
             raise self._fault(0, described(error), "reset") from error
+        finally:
+            self.boundary.leave()
         self._pending[:] = False
         return obs, info
 
@@ -99,8 +107,10 @@ class VectorEnvPool:
         """The actions allowed now, (env, action); None if the environment gives no ``info["action_mask"]``."""
         return self._mask
 
-    def reset(self) -> None:
-        """Starts the first episode of every environment."""
+    def reset(self, stream: str | None = None, limit: EpisodeLimit | None = None) -> None:
+        """Starts the first episode of every environment. ``stream`` changes the stream of their seeds; ``limit`` ends
+        episodes that the environments do not end, if single members can be reset."""
+        self._stream, self._limit = stream or self._stream, limit
         self._begin(*self._reset_all())
         self._episode = [0] * self.num_envs
 
@@ -108,7 +118,7 @@ class VectorEnvPool:
         obs, mask = self._obs.copy(), self._copy_mask()
         self._receive(obs, mask, raw, info, range(self.num_envs), "reset")
         self._obs, self._mask = obs, mask
-        self._returns, self._actions = [0.0] * self.num_envs, [[] for _ in range(self.num_envs)]
+        self._returns, self._lengths = [0.0] * self.num_envs, [0] * self.num_envs
 
     def _copy_mask(self) -> NDArray[np.bool_] | None:
         return None if self._mask is None else self._mask.copy()
@@ -130,27 +140,36 @@ class VectorEnvPool:
         """Steps every environment and resets those whose episode ended; only those in ``active`` are reported."""
         before, pending = self._obs, self._pending
         sent = self._to_env(actions)
+        if sent.dtype.kind == "f" and not np.isfinite(sent).all():
+            raise DivergenceError(f"the policy's actions are not finite: {shown(sent.tolist())}")
         for i in np.flatnonzero(~pending):
-            self._actions[i].append(sent[i])
+            self._lengths[i] += 1
         try:
+            self.boundary.enter()
             raw, reward, terminated, truncated, info = self._env.step(sent)
         except (Exception, SystemExit) as error:
             raise self._fault(0, described(error), "step") from error
+        finally:
+            self.boundary.leave()
         self._require(reward_problem, reward)
         ends, cuts = self._flags("terminated", terminated), self._flags("truncated", truncated)
+        by_itself = (ends | cuts) & ~pending
+        if self._limit is not None and self._can_stop:
+            self._limit.apply([length - 1 for length in self._lengths], by_itself, cuts)
         ended = (ends | cuts) & ~pending
         next_obs, next_mask = self._obs.copy(), self._copy_mask()
         obs, mask = self._obs.copy(), self._copy_mask()
         over = np.flatnonzero(ended).tolist()
         going = np.flatnonzero(~ended).tolist()
         self._receive(next_obs, next_mask, raw, info, going, "step")
-        if self._same_step and over:
-            self._receive_final(next_obs, next_mask, info, over)
-            self._receive(obs, mask, raw, info, over, "reset")
-        else:
-            self._receive(next_obs, next_mask, raw, info, over, "step")
-            if over and self._resets_some:
-                self._reset_some(obs, mask, ended)
+        reset = by_itself & self._same_step  # those that the environment has already reset
+        again = np.flatnonzero(reset).tolist()
+        if again:
+            self._receive_final(next_obs, next_mask, info, again)
+            self._receive(obs, mask, raw, info, again, "reset")
+        self._receive(next_obs, next_mask, raw, info, np.flatnonzero(ended & ~reset).tolist(), "step")
+        if self._can_stop and (ended & ~reset).any():
+            self._reset_some(obs, mask, ended & ~reset)
         obs[going] = next_obs[going]
         if self.skips_steps:  # the next step shows the first observations; until then the final ones stand there
             obs[over] = next_obs[over]
@@ -163,7 +182,7 @@ class VectorEnvPool:
         step = Step(before, actions, gained, next_obs, (ends & ended) | pending, cuts & ended, next_mask, present)
         return step, self._count(gained.tolist(), over, range(self.num_envs) if active is None else active)
 
-    def _to_env(self, actions: Array) -> Any:
+    def _to_env(self, actions: Array) -> Array:
         sent = self.spec.action.to_env(actions)
         space = self._env.action_space
         return sent.astype(space.dtype) if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary) else sent
@@ -192,9 +211,12 @@ class VectorEnvPool:
         """Starts the next episodes of some members, each from a seed of its own."""
         seeds: Any = [derive_seed(self._seed, self._stream, i, n + 1, self._starts) for i, n in enumerate(self._episode)]
         try:
+            self.boundary.enter()
             raw, info = self._env.reset(seed=seeds, options={"reset_mask": ended.copy()})
         except (Exception, SystemExit) as error:
             raise self._fault(int(np.flatnonzero(ended)[0]), described(error), "reset") from error
+        finally:
+            self.boundary.leave()
         self._receive(obs, mask, raw, info, np.flatnonzero(ended).tolist(), "reset")
 
     def _count(self, rewards: list[float], over: Sequence[int], active: Sequence[int]) -> list[Episode]:
@@ -203,15 +225,15 @@ class VectorEnvPool:
         finished = []
         for i in over:
             if i in active:
-                finished.append(Episode(i, self._episode[i], self._returns[i], len(self._actions[i])))
+                finished.append(Episode(i, self._episode[i], self._returns[i], self._lengths[i]))
             self._episode[i] += 1
-            self._returns[i], self._actions[i] = 0.0, []
+            self._returns[i], self._lengths[i] = 0.0, 0
         return finished
 
     def _fault(self, i: int, problem: str, during: str) -> EnvironmentFault:
         seed = derive_seed(self._seed, self._stream, self._starts)
-        actions = [] if during == "reset" else [np.asarray(action).tolist() for action in self._actions[i]]
-        return EnvironmentFault(problem, env_id=self.env_id, env_index=i, episode_seed=seed, actions=actions, during=during)
+        step = 0 if during == "reset" else self._lengths[i]
+        return EnvironmentFault(problem, env_id=self.env_id, env_index=i, episode_seed=seed, actions=None, step=step)
 
     def state_dict(self) -> State:
         return {"starts": self._starts, "episode": list(self._episode)}

@@ -61,7 +61,15 @@ def make_pool(
     else:
         factory = made or factory or RegisteredEnv(config.env_id, config.env_kwargs)
         wrapped = WrappedEnv(factory, config.wrappers) if config.wrappers else factory
-        pool = SeededEnvPool(wrapped, num_envs=num_envs, workers=workers, fresh=config.env_fresh, **common)
+        pool = SeededEnvPool(
+            wrapped,
+            num_envs=num_envs,
+            workers=workers,
+            fresh=config.env_fresh,
+            max_replay_steps=config.checkpoint.max_replay_steps,
+            timeout=config.env_timeout,
+            **common,
+        )
     try:
         _require_shift_fits(config, pool.spec)
     except ConfigError:
