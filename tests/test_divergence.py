@@ -204,3 +204,12 @@ def test_a_sound_agent_is_loaded(tmp_path: Path) -> None:
     agent.close()
     with load_agent(tmp_path / "agent") as loaded:
         loaded.predict(np.zeros(4))
+
+
+def test_the_log_alone_notices_it() -> None:
+    """Without checkpoints and evaluations on the way, the run still stops at the first line of the log after it diverged."""
+    never = {"checkpoint": {"interval": 0}, "eval": {"interval": 0, "final_episodes": 1, "num_envs": 1}}
+    trainer = Trainer(tiny_config("dqn", **never, algo_kwargs={"learning_rate": HOT}))
+    with pytest.raises(DivergenceError, match=r"by step 25: loss is"):
+        trainer.train()
+    trainer.close()
