@@ -92,15 +92,19 @@ class WaitingEnv(RandomWalkEnv):
     _process_steps = 0
     _handler: Any = None
 
-    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+    @staticmethod
+    def hold() -> None:
         WaitingEnv._handler = WaitingEnv._handler or signal.getsignal(signal.SIGTERM)
         WaitingEnv._process_steps += 1
         if WaitingEnv._process_steps >= int(os.environ.get(WAIT_AT, sys.maxsize)):
-            while signal.getsignal(signal.SIGTERM) == self._handler:  # the first signal changes it
+            while signal.getsignal(signal.SIGTERM) == WaitingEnv._handler:  # the first signal changes it
                 time.sleep(0.002)
         freezing = WaitingEnv._process_steps >= int(os.environ.get(FREEZE_AT, sys.maxsize))
         if freezing and any(Path(os.environ[FREEZE_IN]).glob(".writing-*")):
             os.kill(os.getpid(), signal.SIGSTOP)
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        self.hold()
         return super().step(action)
 
 
@@ -198,19 +202,25 @@ class OddSpacesEnv(gym.Env[Any, Any]):
         vector = spaces.Box(-1, 1, (2,), np.float32)
         observations: dict[str, spaces.Space[Any]] = {
             "vector": vector,
-            "dict": spaces.Dict({"a": vector}),
+            "dict": spaces.Dict({"a": vector, "words": spaces.Text(5)}),
+            "text": spaces.Text(5),
+            "gray": spaces.Box(0, 255, (36, 36), np.uint8),
             "image": spaces.Box(0, 255, (3, 36, 36), np.uint8),
         }
         actions: dict[str, spaces.Space[Any]] = {
             "discrete": spaces.Discrete(2),
             "multi": spaces.MultiDiscrete([2, 2]),
+            "many": spaces.MultiDiscrete([20, 20, 20]),
             "unbounded": spaces.Box(-np.inf, np.inf, (1,), np.float32),
+            "text": spaces.Text(5),
+            "wide": spaces.Box(0, 100_000, (2,), np.int64),
         }
         self.observation_space = observations[observation]
         self.action_space = actions[action]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        self.observation_space.seed(seed)
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -269,6 +279,85 @@ class ImageWalkEnv(gym.Env[Any, Any]):
         over = not 2 <= self._column < self.SIZE - 2
         self._frames = [*self._frames[1:], self._picture()]
         return np.stack(self._frames), float(action), over, self._steps == 12, {}
+
+
+class SpacesEnv(gym.Env[Any, Any]):
+    """``CountingEnv`` in other spaces, which its arguments name: ``vector``, ``image``, ``dict`` (an image, vectors and whole
+    numbers, nested), ``discrete``, ``multi`` or ``continuous`` actions. Everything observed is known in advance.
+
+    With ``masked``, value k of each choice is forbidden after k steps of an episode. With ``waiting`` it waits as
+    ``WaitingEnv`` does.
+    """
+
+    SIZE, STACK = 12, 3
+
+    def __init__(
+        self,
+        observation: str = "dict",
+        action: str = "discrete",
+        length: int = 4,
+        end: str = "terminated",
+        masked: bool = False,
+        waiting: bool = False,
+    ) -> None:
+        image = spaces.Box(0, 255, (self.STACK, self.SIZE, self.SIZE), np.uint8)
+        vector = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        inner = spaces.Tuple((spaces.MultiBinary(2), spaces.MultiDiscrete([2, 3], start=[0, 4])))
+        self._form = observation
+        observations: dict[str, spaces.Space[Any]] = {
+            "vector": vector,
+            "image": image,
+            "dict": spaces.Dict({"camera": image, "inner": inner, "mode": spaces.Discrete(3, start=1), "state": vector}),
+        }
+        actions: dict[str, spaces.Space[Any]] = {
+            "discrete": spaces.Discrete(2),
+            "multi": spaces.MultiDiscrete([2, 3], start=[0, 1]),
+            "continuous": spaces.Box(-2.0, 6.0, (1,), np.float32),
+        }
+        self.observation_space = observations[observation]
+        self.action_space = actions[action]
+        self._length, self._end, self._masked, self._waiting = length, end, masked, waiting
+        self._seed, self._steps = 0, 0
+        self._pictures = np.zeros(image.shape, np.uint8)
+
+    def _observe(self, action: float) -> Any:
+        vector = np.array([self._seed, self._steps, action], np.float32)
+        picture = np.full((self.SIZE, self.SIZE), self._seed, np.uint8)
+        picture[0], picture[1] = self._steps, round(10 * action) + 100
+        if self._steps:
+            self._pictures = np.concatenate([self._pictures[1:], picture[None]])
+        else:
+            self._pictures = np.stack([picture] * self.STACK)
+        if self._form == "dict":
+            flags = np.array([self._steps % 2, self._seed % 2], np.int8)
+            inner = (flags, np.array([self._steps % 2, 4 + self._steps % 3]))
+            return {"camera": self._pictures, "inner": inner, "mode": 1 + self._steps % 3, "state": vector}
+        return vector if self._form == "vector" else self._pictures
+
+    def _info(self) -> dict[str, Any]:
+        sizes = getattr(self.action_space, "nvec", [2])
+        return {"action_mask": np.concatenate([np.arange(n) != self._steps % n for n in sizes])} if self._masked else {}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._seed = int(self.np_random.integers(100)) if seed is None else seed % 100
+        self._steps = 0
+        return self._observe(-1.0), self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
+        assert self._steps < self._length, "stepped after the end of the episode"
+        if self._waiting:
+            WaitingEnv.hold()
+        if self._masked:
+            chosen = np.ravel(action) - getattr(self.action_space, "start", 0)
+            assert all(c != self._steps % n for c, n in zip(chosen, getattr(self.action_space, "nvec", [2]), strict=True))
+        self._steps += 1
+        over = self._steps == self._length
+        terminated = over and self._end in ("terminated", "both")
+        truncated = over and self._end in ("truncated", "both")
+        obs = self._observe(float(np.sum(action)))
+        return obs, float(self._steps), terminated, truncated, self._info()
 
 
 class ContinuousActions(gym.ActionWrapper[Any, Any, Any]):
@@ -339,5 +428,6 @@ for _name in (
     "OddSpacesEnv",
     "MaskedEnv",
     "ImageWalkEnv",
+    "SpacesEnv",
 ):
     gym.register(f"{_name.removesuffix('Env')}-v0", entry_point=f"{__name__}:{_name}")

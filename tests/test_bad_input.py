@@ -146,9 +146,13 @@ def test_wrong_types_and_ranges(setting: str, words: tuple[str, ...], capsys: py
     ("arguments", "words"),
     [
         (("--env=Pendulum-v1",), ("Pendulum-v1", "continuous actions", "dqn takes", "discrete actions")),
-        ((ODD, "--set=env_kwargs.observation=dict"), ("OddSpaces-v0", "Dict observations", "FlattenObservation")),
-        ((ODD, "--set=env_kwargs.action=multi"), ("OddSpaces-v0", "MultiDiscrete actions", "Discrete or a bounded Box")),
-        ((ODD, "--set=env_kwargs.action=unbounded"), ("OddSpaces-v0", "unbounded continuous actions", "RescaleAction")),
+        (
+            (ODD, "--set=env_kwargs.observation=dict"),
+            ("the entry 'words'", "OddSpaces-v0", "Text space", "{name: select_observation, keys: [a]}"),
+        ),
+        ((ODD, "--set=env_kwargs.observation=text"), ("OddSpaces-v0", "Text observations", "arrays of numbers")),
+        ((ODD, "--set=env_kwargs.action=many"), ("OddSpaces-v0", "20, 20, 20", "8000 combinations", "use ppo")),
+        ((ODD, "--set=env_kwargs.action=unbounded"), ("dqn takes", "unbounded actions", "ppo, recurrent_ppo")),
     ],
 )
 def test_spaces_that_cannot_be_used(

@@ -495,9 +495,12 @@ def test_bounds_in_double_precision_are_not_exceeded() -> None:
     assert single.dtype == np.float32
 
 
-def test_whole_numbers_as_continuous_actions_are_refused() -> None:
-    with pytest.raises(SpaceError, match=r"Meddling-v0 has a Box of whole numbers \(int64\).*make the action space Discrete"):
-        SeededEnvPool(RegisteredEnv("misbehaving_envs:Meddling-v0", {"dtype": "int64", "bound": 3}), env_id="Meddling-v0")
+def test_a_box_of_whole_numbers_is_a_choice_for_each_of_them() -> None:
+    pool = SeededEnvPool(RegisteredEnv("misbehaving_envs:Meddling-v0", {"dtype": "int64", "bound": 3}), env_id="Meddling-v0")
+    assert (pool.spec.action.kind, pool.spec.action.sizes) == ("multi_discrete", (7, 7))
+    sent = pool.spec.action.to_env(np.array([[0, 6]]))
+    assert gym.spaces.Box(-3, 3, (2,), np.int64).contains(sent[0])
+    assert sent.tolist() == [[-3, 3]]
 
 
 @pytest.mark.parametrize("workers", ["inline", "subprocess"])

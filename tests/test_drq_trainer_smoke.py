@@ -48,7 +48,7 @@ def test_pendulum_in_pixels_from_the_packaged_config(tmp_path: Path) -> None:
     train_drq(resolve_config(values))
     with DrQ.load(tmp_path / "run") as agent:
         assert agent.evaluate(episodes=1).lengths == [100]
-        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.only.raw_shape, np.uint8))
+        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.leaves[0].raw_shape, np.uint8))
         assert action.shape == (1,)
         assert np.abs(action) <= 2.0
 

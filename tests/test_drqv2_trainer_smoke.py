@@ -35,7 +35,7 @@ def test_pendulum_in_pixels_from_the_packaged_config(tmp_path: Path) -> None:
     values["algo_kwargs"] |= {"learning_starts": 100, "batch_size": 16}
     train_drqv2(resolve_config(values))
     with DrQv2.load(tmp_path / "run") as agent:
-        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.only.raw_shape, np.uint8))
+        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.leaves[0].raw_shape, np.uint8))
         assert action.shape == (1,)
         assert np.abs(action) <= 2.0
 

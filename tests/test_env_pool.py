@@ -194,9 +194,9 @@ def test_discrete_observations_become_one_hot() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"observation": "dict"}, "Dict observations.*FlattenObservation"),
-        ({"action": "multi"}, "MultiDiscrete actions"),
-        ({"action": "unbounded"}, "unbounded continuous actions"),
+        ({"observation": "dict"}, r"the entry 'words' .* is a Text space.*select_observation, keys: \[a\]"),
+        ({"action": "text"}, "Text actions.*Discrete, MultiDiscrete, MultiBinary or a Box"),
+        ({"action": "wide"}, r"a Box of whole numbers \(int64\) with up to 100001 values each.*at most 4096"),
     ],
 )
 def test_spaces_nobody_can_use_are_refused(kwargs: dict[str, Any], message: str) -> None:

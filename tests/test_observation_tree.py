@@ -74,7 +74,7 @@ def test_a_mixture_is_encoded_side_by_side() -> None:
     packed = spec.encode(raw_batch(np.random.default_rng(0), 4))
     pose, camera, one_hot = unpack(spec, torch.from_numpy(packed))
     with torch.no_grad():
-        features = torch.cat([pose, encoder.cnns[0](camera), one_hot], dim=1)
+        features = torch.cat([encoder.cnns[0](camera), pose, one_hot], dim=1)  # images first
         expected = torch.relu(features @ encoder.mlp.linears[0].weight.T + encoder.mlp.linears[0].bias)
         found = encoder(torch.from_numpy(packed))
     torch.testing.assert_close(found, expected)

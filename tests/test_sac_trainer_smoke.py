@@ -32,7 +32,7 @@ def test_actions_of_several_dimensions(tmp_path: Path) -> None:
     train_sac(tiny_config("sac", env_id=env_id, total_timesteps=120, output_dir=str(tmp_path / "run")))
     with SAC.load(tmp_path / "run") as agent:
         assert len(agent.evaluate(episodes=2).returns) == 2
-        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.only.raw_shape))
+        action, _ = agent.predict(np.zeros(agent.policy.spec.observation.leaves[0].raw_shape))
         assert action.shape == (2,)
         assert agent.policy.spec.action.low == (-3.0, 0.5)
         assert agent.policy.spec.action.to_env(np.zeros((1, 2), np.float32)) == pytest.approx(np.array([[-1.4, 5.25]]))

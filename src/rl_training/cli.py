@@ -20,6 +20,7 @@ from rl_training.search_path import forget_current_directory
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer, TrainResult
+    from rl_training.types import ObservationSpec
 
 USER_ERROR = 2
 DIVERGED = 3
@@ -202,7 +203,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     state = None
     for number, text in _observations(arguments.obs):
         try:
-            fields = _predict_fields(text)
+            fields = _predict_fields(text, agent.policy.spec.observation)
             options: dict[str, Any] = {key: value for key, value in fields.items() if key != "obs"}
             action, state = agent.predict(fields["obs"], state, **options)
         except ObservationError as error:
@@ -213,15 +214,18 @@ def _predict(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _predict_fields(text: str) -> dict[str, Any]:
-    """Parses a line: either an object with "obs" and optional further keys, or a bare observation."""
+def _predict_fields(text: str, spec: ObservationSpec) -> dict[str, Any]:
+    """Parses a line: either an object with "obs" and optional further keys, or a bare observation, which for a policy that
+    takes a Dict is an object with its keys."""
     try:
         line = json.loads(text)
     except ValueError as error:
         raise ObservationError(f"not valid JSON: {error}") from error
     except RecursionError as error:
         raise ObservationError("the observation is nested too deeply for any policy") from error
-    fields = line if isinstance(line, dict) else {"obs": line}
+    keys = {leaf.path[0] for leaf in spec.leaves if leaf.path and isinstance(leaf.path[0], str)}
+    is_bare = not isinstance(line, dict) or ("obs" not in line and bool(keys & line.keys()))
+    fields = {"obs": line} if is_bare else line
     if "obs" not in fields:
         raise ObservationError(f"an object needs the key 'obs'; this one has {', '.join(map(shown, fields)) or 'no keys'}")
     unknown = [key for key in fields if key not in PREDICT_KEYS]

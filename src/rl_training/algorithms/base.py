@@ -46,8 +46,8 @@ class Algorithm(ABC, Generic[ConfigT, InputT]):
     name: ClassVar[str]  #: the name used in configs, on the command line and in the log
     public_name: ClassVar[str]  #: the name of the managed class in Python; defaults to the class name
     summary: ClassVar[str]  #: a one-line description for ``rl-training list``
-    observations: ClassVar[tuple[str, ...]]  #: supported kinds of observation: "vector", "image"
-    actions: ClassVar[tuple[str, ...]]  #: supported kinds of action: "discrete", "continuous"
+    observations: ClassVar[tuple[str, ...]]  #: supported kinds of observation: "vector", "image", "mixed" (both in one)
+    actions: ClassVar[tuple[str, ...]]  #: supported kinds of action: "discrete", "multi_discrete", "continuous", "unbounded"
     config_class: ClassVar[type[AlgorithmConfig]]
 
     policy: Policy

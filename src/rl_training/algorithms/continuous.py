@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.off_policy import ActorCriticConfigT, OffPolicyActorCritic, OffPolicyActorCriticConfig
-from rl_training.algorithms.policy import ActInput, ExportModule, Policy
+from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.update import Draw
 from rl_training.models.action_head import scale_to_env
 from rl_training.models.continuous import ContinuousActorCritic, Critics
@@ -85,7 +85,7 @@ class MeanActionModule(ExportModule):
         self.network = network
         self.spec = spec
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Observations) -> tuple[Tensor, Tensor]:
         encoded = encode_observation(obs, self.spec.observation)
         mean = torch.tanh(self.network(encoded)[:, : self.network.actions])
         return scale_to_env(mean, self.spec.action), mean

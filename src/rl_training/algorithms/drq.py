@@ -70,7 +70,7 @@ class DrQ(PixelAlgorithm[DrQConfig], SoftActorCritic[DrQConfig]):
                 "algo_kwargs.encoder: paper, which takes any number, or use drqv2"
             )
         network = CNNDrQModel(
-            spec.observation.only.shape,
+            spec.observation,
             actions,
             config.hidden_sizes,
             generator,

@@ -25,7 +25,6 @@ class DRQN(RecurrentQLearning[DRQNConfig]):
 
     name = "drqn"
     summary = "deep Q-learning with an LSTM, on replayed sequences"
-    observations = ("vector",)
 
     @classmethod
     def make_policy(cls, config: DRQNConfig, spec: SpaceSpec, generator: torch.Generator) -> RecurrentQPolicy:

@@ -60,7 +60,7 @@ class DrQv2(PixelAlgorithm[DrQv2Config]):
     def make_policy(cls, config: DrQv2Config, spec: SpaceSpec, generator: torch.Generator) -> NoisyPolicy:
         require_channel_first(spec, "drqv2")
         network = CNNDrQv2Model(
-            spec.observation.only.shape,
+            spec.observation,
             len(spec.action.low),
             config.hidden_sizes,
             generator,

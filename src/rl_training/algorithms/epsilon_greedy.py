@@ -11,7 +11,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig
-from rl_training.algorithms.policy import ActInput, ExportModule, Policy
+from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
+from rl_training.models.action_head import index_to_env
 from rl_training.models.observation import encode_observation
 from rl_training.models.value_network import ValueNetwork
 from rl_training.schedules import LinearSchedule
@@ -113,6 +114,6 @@ class GreedyModule(ExportModule):
         self.network = copy.deepcopy(network)
         self.spec = spec
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Observations) -> tuple[Tensor, Tensor]:
         q_values = self.network.q_values(encode_observation(obs, self.spec.observation))
-        return q_values.argmax(dim=1) + self.spec.action.start, q_values
+        return index_to_env(q_values.argmax(dim=1), self.spec.action), q_values

@@ -17,7 +17,7 @@ from torch import Tensor
 from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.algorithms.config import ActorCriticConfig
 from rl_training.algorithms.optimizer import FlatAdam
-from rl_training.algorithms.policy import ActInput, ExportModule, Policy
+from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.return_scale import ReturnScale
 from rl_training.algorithms.update import Known, Stage, StageLoss, Update
 from rl_training.data import Rollout
@@ -85,7 +85,7 @@ class ActorModule(ExportModule):
         self.spec = spec
         self.output_names = ("action", network.head.output_name)
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Observations) -> tuple[Tensor, Tensor]:
         output = self.network.action_output(encode_observation(obs, self.spec.observation))
         return self.network.head.env_mode(output), output
 
@@ -130,6 +130,10 @@ class Phase:
         self.action = self.tensor(flat(rollout.action))
         self.mask = None if rollout.action_mask is None else self.tensor(flat(rollout.action_mask))
         self.recorded = torch.zeros(len(self.action), len(Recorded._fields), device=self.device)
+        #: the steps to learn from: all, unless an environment spent some on a reset
+        self.learned: NDArray[np.int64] = np.arange(len(self.action))
+        if rollout.present is not None:
+            self.learned = np.flatnonzero(flat(rollout.present))
 
     def tensor(self, array: Array) -> Tensor:
         return torch.as_tensor(array, device=self.device)
@@ -147,7 +151,7 @@ class Phase:
 
     def minibatches(self, count: int, rng: np.random.Generator) -> Sequence[Any]:
         """Every step once, in random order, in ``count`` parts whose sizes differ by at most one."""
-        order = torch.from_numpy(rng.permutation(len(self.action))).to(self.device)
+        order = torch.from_numpy(self.learned[rng.permutation(len(self.learned))]).to(self.device)
         return order.tensor_split(min(count, len(order)))
 
     def steps(self, minibatch: Any) -> Tensor:
@@ -182,8 +186,8 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
     """An actor and a critic that learn from rollouts: one gradient step over the whole rollout, or several passes over it in
     minibatches (``config.passes``). A subclass adds its ``loss``."""
 
-    observations: ClassVar[tuple[str, ...]] = ("vector", "image")
-    actions: ClassVar[tuple[str, ...]] = ("discrete", "continuous")
+    observations: ClassVar[tuple[str, ...]] = ("vector", "image", "mixed")
+    actions: ClassVar[tuple[str, ...]] = ("discrete", "multi_discrete", "continuous", "unbounded")
     uses_old_policy: ClassVar[bool] = True  # whether ``loss`` reads ``recorded.log_prob``
 
     def build(self) -> None:
@@ -226,9 +230,10 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
                 break
             for name, sample in outcome.metrics.items():
                 samples.setdefault(name, []).append(sample)
-        self.policy.network.encoder.observe(flat(rollout.obs))  # type: ignore[operator,union-attr]
+        self.policy.network.encoder.observe(flat(rollout.obs)[phase.learned])  # type: ignore[operator,union-attr]
         measured = {name: torch.cat([part.reshape(-1) for part in parts]) for name, parts in samples.items()}
-        unexplained = torch.as_tensor(np.var(advantage) / max(float(np.var(target)), 1e-12))
+        explained, wanted = (flat(array)[phase.learned] for array in (advantage, target))
+        unexplained = torch.as_tensor(np.var(explained) / max(float(np.var(wanted)), 1e-12))
         return UpdateResult({**measured, "explained_variance": 1.0 - unexplained})
 
     def _passes(self, phase: Phase, first: Sequence[Any]) -> Iterator[Any]:
@@ -257,7 +262,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
         have different shapes or only one of them records a graph. This pass therefore uses the minibatches of the first
         epoch, so that the ratios in the first minibatch are exactly 1.
         """
-        old = torch.empty(2, len(phase.action), device=phase.device)
+        old = torch.zeros(2, len(phase.action), device=phase.device)
         for minibatch in minibatches:
             with torch.set_grad_enabled(self.uses_old_policy):  # without the ratio, no graph is needed
                 evaluated = phase.evaluate(phase.inputs(minibatch))
@@ -272,7 +277,9 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
         not bootstrap.
         """
         rollout, gamma = phase.rollout, self.config.gamma
-        reward = rollout.reward if self.return_scale is None else self.return_scale.scale(rollout.reward, rollout.ended)
+        reward = rollout.reward
+        if self.return_scale is not None:
+            reward = self.return_scale.scale(reward, rollout.ended, rollout.present)
         next_value = np.zeros_like(value)
         next_value[:-1] = value[1:]
         last = np.arange(len(value)) == len(value) - 1

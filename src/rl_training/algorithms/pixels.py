@@ -9,7 +9,7 @@ from pydantic import Field
 from rl_training.algorithms.config import ConvLayers, Count, Fraction, Positive
 from rl_training.algorithms.continuous import ContinuousAlgorithm
 from rl_training.algorithms.off_policy import OffPolicyActorCriticConfig
-from rl_training.data import random_shift
+from rl_training.data.augmentation import shift_images
 from rl_training.errors import SpaceError
 from rl_training.types import SpaceSpec, TransitionBatch
 
@@ -34,18 +34,19 @@ PixelConfigT = TypeVar("PixelConfigT", bound=PixelConfig)
 
 def require_channel_first(spec: SpaceSpec, name: str) -> None:
     """Refuses images whose last axis must be the channels."""
-    channels, height, width = spec.observation.only.shape
-    if width < min(channels, height):
-        raise SpaceError(
-            f"{name} takes channel-first images (channels, height, width), but this environment's have the shape "
-            f"{spec.observation.shape}; put the channels first, for instance with the wrapper pixels"
-        )
+    for image in spec.observation.images:
+        channels, height, width = image.shape
+        if width < min(channels, height):
+            raise SpaceError(
+                f"{name} takes channel-first images (channels, height, width), but this environment's have the shape "
+                f"{image.shape}; put the channels first, for instance with the wrapper pixels"
+            )
 
 
 class PixelAlgorithm(ContinuousAlgorithm[PixelConfigT]):
     """Augments the images of a batch. A subclass adds the losses."""
 
-    observations: ClassVar[tuple[str, ...]] = ("image",)
+    observations: ClassVar[tuple[str, ...]] = ("image", "mixed")
     #: number of views of the current and of the next observations in an update
     obs_views: int = 1
     next_obs_views: int = 1
@@ -55,9 +56,10 @@ class PixelAlgorithm(ContinuousAlgorithm[PixelConfigT]):
 
     def views(self, batch: TransitionBatch) -> TransitionBatch:
         prepare, pad, rng = self.policy.network.prepare, self.config.shift_pad, self.streams["augment"]
+        spec = self.policy.spec.observation
         return batch._replace(
-            obs=prepare(random_shift(batch.obs, pad, rng, self.obs_views)),
-            next_obs=prepare(random_shift(batch.next_obs, pad, rng, self.next_obs_views)),
+            obs=prepare(shift_images(batch.obs, spec, pad, rng, self.obs_views)),
+            next_obs=prepare(shift_images(batch.next_obs, spec, pad, rng, self.next_obs_views)),
         )
 
     def frame_stack(self) -> int:

@@ -11,12 +11,16 @@ from torch import Tensor, nn
 
 from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, Step, reset_rows
 
+#: Raw observations as an exported policy takes them: a tensor, or one for each leaf of a Dict or Tuple.
+Observations = Tensor | tuple[Tensor, ...]
+
 
 class ExportModule(nn.Module):
     """A policy as a standalone module.
 
-    Inputs: raw observations (batch, *raw_shape); the previous reward (batch,) if ``takes_reward``; then the state of a
-    recurrent policy. Outputs: environment actions, the values they come from, and the next state.
+    Inputs: raw observations (batch, *raw_shape), or for a Dict or Tuple a tuple of its leaves; the previous reward (batch,)
+    if ``takes_reward``; then the state of a recurrent policy. Outputs: environment actions, the values they come from, and
+    the next state.
     """
 
     takes_reward: bool = False

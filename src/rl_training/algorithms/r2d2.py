@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rl_training.algorithms.config import ConvLayers, Count, Fraction, Number, Positive
+from rl_training.algorithms.config import Count, Fraction, Number, Positive
 from rl_training.algorithms.recurrent_value import (
     RecurrentQLearning,
     RecurrentQPolicy,
@@ -18,7 +18,6 @@ from rl_training.algorithms.recurrent_value import (
 )
 from rl_training.data import PrioritizedRecurrentReplayBuffer, cutting_problem
 from rl_training.models import LSTMQNetwork
-from rl_training.models.cnn.nature import NATURE_LAYERS
 from rl_training.schedules import Schedule, importance_exponent
 from rl_training.types import SequenceBatch, SpaceSpec, UpdateResult
 
@@ -47,8 +46,6 @@ class R2D2Config(RecurrentValueConfig):
         0.0, description="environment i of N explores with epsilon^(1 + spread * i / (N - 1)); 0: all use epsilon"
     )
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
-    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
-    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
 
     @model_validator(mode="after")
     def _sequences_advance(self) -> R2D2Config:
@@ -85,7 +82,6 @@ class R2D2(RecurrentQLearning[R2D2Config]):
 
     name = "r2d2"
     summary = "DRQN with prioritised sequences and n-step targets; optionally with burn-in, rescaled values and more"
-    observations = ("vector", "image")
     #: (batch,) priorities of the sequences in the last update
     last_sequence_priorities: Tensor | None = None
 
@@ -98,7 +94,6 @@ class R2D2(RecurrentQLearning[R2D2Config]):
             **network_options(config),
             dueling=config.dueling,
             takes_previous=config.previous_inputs,
-            cnn_layers=config.cnn_layers,
         )
         return RecurrentQPolicy(network, spec, config, epsilon_spread=config.epsilon_spread)
 
@@ -126,6 +121,5 @@ class R2D2(RecurrentQLearning[R2D2Config]):
             n_step=config.n_step,
             overlap=config.overlap,
             burn_in=config.burn_in,
-            stack=config.frame_stack if spec.observation.images else 1,
             previous_actions=spec.action.count if config.previous_inputs else 0,
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_training.algorithms.config import Positive
 from rl_training.algorithms.on_policy import Evaluated, MinibatchInput, Phase, choose_actions, network_options
-from rl_training.algorithms.policy import ActInput, ExportModule, Policy
+from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.ppo import ClippedActorCritic, ClippedConfig
 from rl_training.data import Rollout, Sequences
 from rl_training.models import RecurrentActorCritic
@@ -72,7 +72,7 @@ class RecurrentActorModule(ExportModule):
         self.output_names = ("action", network.head.output_name)
         self.state_names = network.state_names
 
-    def forward(self, obs: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, obs: Observations, *state: Tensor) -> tuple[Tensor, ...]:
         output, after = self.network.action_step(encode_observation(obs, self.spec.observation), *state)
         return self.network.head.env_mode(output), output, *after
 
@@ -101,6 +101,9 @@ class RecurrentPhase(Phase):
     def __init__(self, network: RecurrentActorCritic, rollout: Rollout, longest: int | None = None) -> None:
         super().__init__(network, rollout)
         self.sequences = Sequences.of(rollout.start, longest)
+        if rollout.present is not None:  # where there was no step, there is a sequence of one row
+            real = rollout.present[self.sequences.begin, self.sequences.env]
+            self.sequences = Sequences(*(column[real] for column in self.sequences))
         begin, env = self.sequences.begin, self.sequences.env
         self.state = [self.tensor(array[begin, env]) for array in rollout.carry]
 

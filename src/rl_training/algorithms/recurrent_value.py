@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -11,15 +11,17 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.config import Number, Positive, PositiveNumber
+from rl_training.algorithms.config import ConvLayers, Number, Positive, PositiveNumber
 from rl_training.algorithms.epsilon_greedy import EpsilonPolicy, greedy_actions
-from rl_training.algorithms.policy import ActInput, ExportModule
+from rl_training.algorithms.policy import ActInput, ExportModule, Observations
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.algorithms.value import QLearning, QLearningConfig
 from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer
 from rl_training.data.replay import Replay
 from rl_training.errors import ConfigError
 from rl_training.models import LSTMQNetwork
+from rl_training.models.action_head import index_to_env
+from rl_training.models.cnn.nature import NATURE_LAYERS
 from rl_training.models.observation import encode_observation
 from rl_training.models.recurrent.make_core import Cell
 from rl_training.schedules import Schedule
@@ -44,6 +46,8 @@ class RecurrentValueConfig(QLearningConfig):
         "which makes gradients up to sequence_length times as large",
     )
     huber_delta: PositiveNumber = Field(1.0, description="threshold of the Huber loss: TD errors beyond it count linearly")
+    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
 
 
 RecurrentConfigT = TypeVar("RecurrentConfigT", bound=RecurrentValueConfig)
@@ -123,9 +127,9 @@ class RecurrentGreedyModule(ExportModule):
         self.spec = spec
         self.state_names = network.core.state_names
 
-    def forward(self, obs: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, obs: Observations, *state: Tensor) -> tuple[Tensor, ...]:
         q_values, after = self.network.q_values_step(encode_observation(obs, self.spec.observation), state)
-        return q_values.argmax(dim=1) + self.spec.action.start, q_values, *after
+        return index_to_env(q_values.argmax(dim=1), self.spec.action), q_values, *after
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
         return self.network.initial_state(batch)
@@ -142,7 +146,7 @@ class RewardedGreedyModule(RecurrentGreedyModule):
         self.state_names = (*network.core.state_names, "previous_action")
         self.reward_limit = reward_limit
 
-    def forward(self, obs: Tensor, *further: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, obs: Observations, *further: Tensor) -> tuple[Tensor, ...]:
         reward, *state, previous_action = further
         reward = reward.clamp(-self.reward_limit, self.reward_limit)
         previous = torch.cat([previous_action, reward.unsqueeze(1)], dim=1)
@@ -150,7 +154,7 @@ class RewardedGreedyModule(RecurrentGreedyModule):
         q_values, after = self.network.q_values_step(encoded, tuple(state), previous)
         action = q_values.argmax(dim=1)
         one_hot = F.one_hot(action, self.network.action_dim).float()
-        return action + self.spec.action.start, q_values, *after, one_hot
+        return index_to_env(action, self.spec.action), q_values, *after, one_hot
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
         return (*super().initial_state(batch), torch.zeros(batch, self.network.action_dim))
@@ -192,6 +196,7 @@ def state_values(q_values: Tensor, chooser: Tensor | None, action_mask: Tensor |
 class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     """The update over sequences."""
 
+    observations: ClassVar[tuple[str, ...]] = ("vector", "image", "mixed")
     policy: RecurrentQPolicy
     target: LSTMQNetwork
 
@@ -263,11 +268,13 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
                 "capacity": config.buffer_size,
                 "obs_shape": spec.observation.shape,
                 "obs_dtype": spec.observation.dtype,
+                "observation": spec.observation,
+                "stack": config.frame_stack if spec.observation.images else 1,
                 "sequence_length": config.sequence_length,
                 "state_shapes": tuple(array.shape[1:] for array in state),
                 "gamma": config.gamma,
                 "num_envs": num_envs,
-                "masked_actions": spec.action.count if spec.action.masked else 0,
+                "masked_actions": spec.action.masked_count,
                 "rng": self.streams["replay"],
                 "device": self.target_network.vector.device,
             }
@@ -298,4 +305,5 @@ def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
         "forget_bias": config.forget_bias,
         "cell": config.recurrent_cell,
         "hidden_sizes": config.hidden_sizes,
+        "cnn_layers": config.cnn_layers,
     }

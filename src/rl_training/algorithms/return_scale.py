@@ -19,8 +19,9 @@ class ReturnScale:
         self._moments = RunningMoments()
         self._returns: Array = np.zeros(0)  # (env,) returns of the running episodes; sized by the first rollout
 
-    def scale(self, reward: Array, ended: Array) -> Array:
-        """Updates the statistics with the rewards of a rollout (time, env) and returns them scaled."""
+    def scale(self, reward: Array, ended: Array, present: Array | None = None) -> Array:
+        """Updates the statistics with the rewards of a rollout (time, env) and returns them scaled. Where ``present`` is
+        false there was no step."""
         running = self._returns if len(self._returns) else np.zeros(reward.shape[1])
         returns = np.empty(reward.shape)
         for t in range(len(reward)):
@@ -28,7 +29,7 @@ class ReturnScale:
             returns[t] = running
             running = running * ~ended[t]
         self._returns = running
-        self._moments.update(returns.reshape(-1))
+        self._moments.update(returns.reshape(-1) if present is None else returns[present])
         scaled: Array = np.clip(reward / self._moments.std, -CLIP, CLIP).astype(np.float32)
         return scaled
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.config import Number, Positive, PositiveNumber
+from rl_training.algorithms.config import ConvLayers, Number, Positive, PositiveNumber
 from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousPolicy
 from rl_training.algorithms.off_policy import OffPolicyActorCritic, OffPolicyActorCriticConfig
 from rl_training.algorithms.optimizer import FlatAdam
 from rl_training.algorithms.update import Known, Stage, StageLoss
+from rl_training.models.cnn import CNNDrQModel
+from rl_training.models.cnn.nature import NATURE_LAYERS
 from rl_training.models.continuous import GaussianActorCritic, MLPActorCritic, squashed_sample
 from rl_training.types import Array, SpaceSpec, State, TransitionBatch
 
@@ -46,6 +48,9 @@ class SACConfig(EntropyConfig):
     """Settings of SAC."""
 
     buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
+    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
+    cnn_features: Positive = Field(512, description="width of the layer after the convolutions")
 
 
 def sac_target(
@@ -186,13 +191,23 @@ class SoftActorCritic(EntropyAlgorithm[EntropyConfigT], ContinuousAlgorithm[Entr
 
 
 class SAC(SoftActorCritic[SACConfig]):
-    """Soft actor-critic (Haarnoja et al. 2018) on vectors."""
+    """Soft actor-critic (Haarnoja et al. 2018). On images, actor and critic each have a CNN; DrQ adds shifts."""
 
     name = "sac"
     summary = "soft actor-critic with twin critics, and a learned or fixed temperature"
-    observations = ("vector",)
+    observations = ("vector", "image", "mixed")
 
     @classmethod
     def make_policy(cls, config: SACConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianPolicy:
-        network = MLPActorCritic(spec.observation.shape[0], len(spec.action.low), config.hidden_sizes, generator)
-        return GaussianPolicy(network, spec, config)
+        return GaussianPolicy(_make_network(config, spec, generator), spec, config)
+
+    def frame_stack(self) -> int:
+        return self.config.frame_stack
+
+
+def _make_network(config: SACConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianActorCritic:
+    observation, actions = spec.observation, len(spec.action.low)
+    if not observation.images:
+        return MLPActorCritic(observation.shape[0], actions, config.hidden_sizes, generator)
+    cnn: dict[str, Any] = {"cnn_layers": config.cnn_layers, "cnn_features": config.cnn_features}
+    return CNNDrQModel(observation, actions, config.hidden_sizes, generator, **cnn)

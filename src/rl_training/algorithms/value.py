@@ -128,7 +128,7 @@ class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
 class ValueAlgorithm(QLearning[ValueConfigT, TransitionBatch]):
     """The update that DQN, QR-DQN and C51 share; each adds its network and its ``loss``."""
 
-    observations: ClassVar[tuple[str, ...]] = ("vector", "image")
+    observations: ClassVar[tuple[str, ...]] = ("vector", "image", "mixed")
     policy: EpsilonGreedyPolicy
     target: ValueNetwork
 

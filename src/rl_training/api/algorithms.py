@@ -42,7 +42,7 @@ from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.runtime.video import Film, film_episode
 from rl_training.types import Array, Carry, SpaceSpec
 
-EnvLike = str | gym.Env[Any, Any] | EnvFactory
+EnvLike = str | gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any] | EnvFactory
 
 
 def _warn(message: str) -> None:
@@ -173,7 +173,8 @@ class ManagedAlgorithm:
 
     def _evaluate_loaded(self, policy: Policy, episodes: int, limit: EpisodeLimit) -> EvaluationResult | None:
         self._require_trusted_env()
-        with contextlib.closing(make_pool(self.config, self._factory, FINAL_EPISODES, self.config.eval.num_envs)) as pool:
+        make = functools.partial(make_pool, self.config, self._factory, FINAL_EPISODES, self.config.eval.num_envs)
+        with contextlib.closing(make(recorded=policy.spec.observation)) as pool:
             _require_spaces(policy, pool.spec)
             with cpu_threads(self.config.threads):
                 return evaluate_policy(policy, pool, episodes, limit=limit)
@@ -270,7 +271,8 @@ class ManagedAlgorithm:
     def _get_trainer(self) -> Trainer:
         if self._trainer is None:
             self._require_trusted_env()
-            trainer = Trainer(self.config, factory=self._factory)
+            recorded = None if self._policy is None else self._policy.spec.observation
+            trainer = Trainer(self.config, factory=self._factory, recorded=recorded)
             if self._checkpoint is not None and set(TRAINING_PARTS) <= set(read_manifest(self._checkpoint)["parts"]):
                 trainer.checkpoints.restore(self._checkpoint)
             elif self._policy is not None:
@@ -300,6 +302,8 @@ def _describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
     """An environment as config values, and a factory if those cannot describe it."""
     if isinstance(env, str):
         return {"env_id": env}, None
+    if isinstance(env, gym.vector.VectorEnv):
+        return {"env_id": env_name(env), "env_from_python": True, "num_envs": env.num_envs}, GivenEnv(env)
     if isinstance(env, gym.Env):
         return {"env_id": env_name(env), "env_from_python": True}, GivenEnv(env)
     if callable(env):

@@ -6,21 +6,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.types import Array
+from rl_training.types import Array, ObservationSpec
 
 
 def random_shift(images: Tensor, pad: int, rng: np.random.Generator, copies: int = 1) -> Tensor:
-    """Shifts uint8 images (batch, channel, height, width), ``copies`` times each: copy c of image i is row c * batch + i.
+    """Shifts images (batch, channel, height, width), ``copies`` times each: copy c of image i is row c * batch + i.
 
     Each row is one of the (2 * pad + 1)^2 whole-pixel crops, drawn independently; all channels of an image shift together.
     """
     assert images.dim() == 4
-    assert images.dtype == torch.uint8
     shifts = rng.integers(-pad, pad + 1, (copies * len(images), 2))  # down, right
     if images.device.type != "cpu":
         return shift_by_gather(images, torch.from_numpy(shifts).to(images.device))
-    shifted = torch.empty((len(shifts), *images.shape[1:]), dtype=torch.uint8)
+    shifted = torch.empty((len(shifts), *images.shape[1:]), dtype=images.dtype)
     _shift_rows(images.numpy(), shifts, shifted.numpy())
+    return shifted
+
+
+def shift_images(obs: Tensor, spec: ObservationSpec, pad: int, rng: np.random.Generator, copies: int = 1) -> Tensor:
+    """``random_shift`` of every image in packed observations, each by itself; other entries stay as they are."""
+    if spec.kind == "image":
+        return random_shift(obs, pad, rng, copies)
+    shifted = obs.repeat(copies, 1)
+    for leaf, place in zip(spec.leaves, spec.places, strict=True):
+        if leaf.kind == "image":
+            images = obs[:, place].contiguous().view(torch.uint8 if leaf.dtype is np.uint8 else torch.float32)
+            moved = random_shift(images.view(-1, *leaf.shape), pad, rng, copies)
+            shifted[:, place] = moved.view(len(moved), -1).view(torch.uint8)
     return shifted
 
 

@@ -10,7 +10,7 @@ consecutive slots, so n-step sums are computed here.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_training.data.frames import Frames, StackCheck
 from rl_training.data.memory import require_memory
 from rl_training.data.prioritized_replay_buffer import PriorityIndex
 from rl_training.data.segments import Ring, SegmentedBuffer
-from rl_training.data.slot_columns import SlotColumns, StackCheck
+from rl_training.data.slot_columns import SlotColumns
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import CheckpointError
 from rl_training.types import Array, State, Step
@@ -78,14 +79,12 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
 
     def __init__(
         self,
-        obs_shape: tuple[int, ...],
+        frames: Frames,
         *,
         slots: int,
         quotas: list[int],
-        stack: int,
         n_step: int,
         gamma: float,
-        obs_dtype: type[np.generic],
         action_shape: tuple[int, ...],
         action_dtype: type[np.generic],
         masked_actions: int,
@@ -97,17 +96,16 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         what: str,
     ) -> None:
         """``slots`` and ``quotas`` (of items) are per environment; ``what`` names the replay in an out-of-memory error."""
-        self._stacks = StackCheck(stack, obs_shape[0])
+        self._stacks = StackCheck(frames)
         self.n_step, self.gamma = n_step, gamma
         self._rng = rng
         self._rings = [_Ring(quota) for quota in quotas]
-        frame = np.dtype((obs_dtype, (obs_shape[0] // stack, *obs_shape[1:])))
-        layout = {**_layout(frame, np.dtype((action_dtype, action_shape)), masked_actions), **further_columns}
+        layout = {**_layout(frames.dtype, np.dtype((action_dtype, action_shape)), masked_actions), **further_columns}
         total = len(quotas) * slots
         needed = total * sum(dtype.itemsize for dtype in layout.values()) + 8 * len(quotas) * max(quotas)
         tree = 0 if alpha is None else SumTree.bytes_of(total)
         require_memory(needed + tree + further_bytes, what)
-        super().__init__(layout, len(quotas), slots, stack, torch.device(device))
+        super().__init__(layout, len(quotas), slots, frames, torch.device(device))
         #: positions of the items that can be sampled; the i-th completed item is at index i % row length
         self._queue = np.zeros((self.num_envs, max(quotas)), np.int64)
         self._priorities = None if alpha is None else _SlotPriorities(total, alpha, rng)
@@ -171,9 +169,9 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
     def _reach(self, env: int, position: int) -> int:
         """The oldest position that the item at this position needs. It never decreases from one item to the next."""
 
-    def _add_steps(self, step: Step, envs: Iterable[int]) -> None:
+    def _add_steps(self, step: Step, envs: Sequence[int]) -> None:
         """Adds one step of these environments. Observations are whole stacks, oldest frame first."""
-        self._check(step)
+        self._check(step, envs)
         self._changed.clear()
         for env in envs:
             self._add_one(env, step)
@@ -183,12 +181,13 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
             self._priorities.remove(slots[~held])
             self._priorities.add(slots[held])
 
-    def _check(self, step: Step) -> None:
+    def _check(self, step: Step, envs: Sequence[int]) -> None:
         """Checks that the observations continue from those stored, and that stacks can be rebuilt from single frames."""
         self._stacks.check(step)
-        for env, ring in enumerate(self._rings):
+        for env in envs:
+            ring = self._rings[env]
             newest = self._columns["frame"][self._slot(env, ring.written - 1)]
-            if ring.running and not np.array_equal(step.obs[env, -self._channels :], newest):
+            if ring.running and not np.array_equal(self._frames.newest(step.obs[env]), newest):
                 raise ValueError(f"environment {env} does not continue from its last observation; call discard after a reset")
 
     def _add_one(self, env: int, step: Step) -> None:
@@ -199,7 +198,7 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         slot = self._slot(env, position)
         columns["action"][slot] = step.action[env]
         columns["reward"][slot] = step.reward[env]
-        self._append(env, step.next_obs[env, -self._channels :], int(columns["age"][slot]) + 1)
+        self._append(env, self._frames.newest(step.next_obs[env]), int(columns["age"][slot]) + 1)
         if "action_mask" in columns and step.next_action_mask is not None:
             columns["action_mask"][self._slot(env, position + 1)] = step.next_action_mask[env]
         terminated, ended = bool(step.terminated[env]), bool(step.ended[env])
@@ -214,9 +213,9 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
 
     def _begin(self, env: int, obs: Array) -> None:
         """Stores an episode's first stack. Repetitions of the oldest frame take no slots."""
-        frames = obs.reshape(self.stack, self._channels, *obs.shape[1:])
+        frames = self._frames.split(obs)
         oldest = 0
-        while oldest + 1 < self.stack and np.array_equal(frames[oldest + 1], frames[0]):
+        while oldest + 1 < self.stack and self._frames.same(frames[oldest + 1], frames[0]):
             oldest += 1
         for age, frame in enumerate(frames[oldest:]):
             self._append(env, frame, age)

@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, EpisodeRings, equal_shares
+from rl_training.data.frames import make_frames
 from rl_training.errors import ConfigError
-from rl_training.types import Step, TransitionBatch
+from rl_training.types import ObservationSpec, Step, TransitionBatch
 
 
 class FrameReplayBuffer(EpisodeRings):
@@ -44,20 +45,21 @@ class FrameReplayBuffer(EpisodeRings):
         device: torch.device | str = "cpu",
         alpha: float | None = None,
         batch_size: int = 0,
+        observation: ObservationSpec | None = None,
     ) -> None:
-        """``batch_size`` is the number of transitions that an update will need; with too few for ever, there is a warning."""
+        """``observation`` is the spec, if it is not a plain image of bytes. ``batch_size`` is the number of transitions that
+        an update will need; with too few for ever, there is a warning."""
         if capacity < num_envs:
             raise ConfigError(f"algo_kwargs.buffer_size ({capacity}) must be at least num_envs ({num_envs})")
         self.capacity = capacity
+        self._obs_dtype = np.uint8 if observation is None else observation.dtype
         shares = equal_shares(capacity, num_envs)
         super().__init__(
-            obs_shape,
+            make_frames(obs_shape, self._obs_dtype, stack, observation),
             slots=shares[0] + shares[0] // STEPS_PER_SPARE_SLOT + n_step + 3 * stack + 2,
             quotas=shares,
-            stack=stack,
             n_step=n_step,
             gamma=gamma,
-            obs_dtype=np.uint8,
             action_shape=action_shape,
             action_dtype=action_dtype,
             masked_actions=masked_actions,
@@ -74,8 +76,8 @@ class FrameReplayBuffer(EpisodeRings):
 
     def add(self, step: Step) -> None:
         """Adds one step of all environments. Observations are whole stacks, oldest frame first."""
-        assert step.obs.dtype == step.next_obs.dtype == np.uint8
-        self._add_steps(step, range(self.num_envs))
+        assert step.obs.dtype == step.next_obs.dtype == self._obs_dtype
+        self._add_steps(step, step.envs)
         if self._batch_size and min(ring.written for ring in self._rings) >= self._look_at:
             self._look_at += self._slots
             self._warn_if_too_few(len(self))

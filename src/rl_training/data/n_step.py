@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rl_training.types import Array, Carry, State, Step, Transitions
 
 #: a step of one environment whose window is incomplete: obs, action, reward
 _Pending = tuple[Array, Array, float]
+
+
+def _rows(transitions: Transitions, chosen: NDArray[np.bool_]) -> Transitions | None:
+    """Some of the rows; None if there are none."""
+    if not chosen.any():
+        return None
+    return Transitions(*(None if field is None else field[chosen] for field in transitions))  # type: ignore[arg-type]
 
 
 class StepRecorder:
@@ -44,9 +52,11 @@ class NStepAccumulator:
         """The transitions that this step completes, oldest first within each environment; None if there are none."""
         if self.n == 1:
             discount = np.where(step.terminated, np.float32(0.0), np.float32(self.gamma))
-            return Transitions(step.obs, step.action, step.reward, step.next_obs, discount, step.next_action_mask)
+            whole = Transitions(step.obs, step.action, step.reward, step.next_obs, discount, step.next_action_mask)
+            return whole if step.present is None else _rows(whole, step.present)
         rows: list[tuple[Array, Array, float, int, float]] = []
-        for i, window in enumerate(self._windows):
+        for i in step.envs:
+            window = self._windows[i]
             window.append((step.obs[i], step.action[i], float(step.reward[i])))
             ended = bool(step.terminated[i] or step.truncated[i])
             while window and (ended or len(window) == self.n):

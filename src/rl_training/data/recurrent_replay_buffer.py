@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, EpisodeRings, equal_shares
+from rl_training.data.frames import make_frames
 from rl_training.data.segments import Ring
 from rl_training.errors import ConfigError
-from rl_training.types import Array, Carry, SequenceBatch, State, Step, reset_rows
+from rl_training.types import Array, Carry, ObservationSpec, SequenceBatch, State, Step, reset_rows
 
 
 class RecurrentStep(NamedTuple):
@@ -93,12 +94,14 @@ class RecurrentReplayBuffer(EpisodeRings):
         num_envs: int = 1,
         stack: int = 1,
         obs_dtype: type[np.generic] = np.float32,
+        observation: ObservationSpec | None = None,
         previous_actions: int = 0,
         masked_actions: int = 0,
         rng: np.random.Generator,
         device: torch.device | str = "cpu",
         alpha: float | None = None,
     ) -> None:
+        """``observation`` is needed only for the spec of a mixture of images and other entries."""
         problem = cutting_problem(sequence_length, overlap, burn_in)
         if problem:
             raise ConfigError(problem)
@@ -117,13 +120,11 @@ class RecurrentReplayBuffer(EpisodeRings):
             columns |= {"previous_action": np.dtype(np.int32), "previous_reward": np.dtype(np.float32)}
         rows = num_envs * (slots // self._stride)
         super().__init__(
-            obs_shape,
+            make_frames(obs_shape, obs_dtype, stack, observation),
             slots=slots,
             quotas=[slots] * num_envs,  # sequences are only retired when their steps are overwritten
-            stack=stack,
             n_step=n_step,
             gamma=gamma,
-            obs_dtype=obs_dtype,
             action_shape=(),
             action_dtype=np.int64,
             masked_actions=masked_actions,
@@ -147,7 +148,7 @@ class RecurrentReplayBuffer(EpisodeRings):
     def add(self, recorded: RecurrentStep) -> None:
         """Adds one step of all environments. Episodes whose start was not recorded are left out: their state is unknown."""
         running = [ring.running for ring in self._rings]
-        envs = [env for env in range(self.num_envs) if running[env] or recorded.start[env]]
+        envs = [env for env in recorded.step.envs if running[env] or recorded.start[env]]
         self._add_steps(recorded.step, envs)
         for env in envs:
             position = self._rings[env].written - 2

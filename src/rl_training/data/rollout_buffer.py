@@ -23,6 +23,7 @@ class Rollout(NamedTuple):
     carry: Carry  # before each step; zero where an episode starts
     carry_after: Carry  # after each step, not reset
     action_mask: NDArray[np.bool_] | None = None  # (time, env, action) the allowed actions
+    present: NDArray[np.bool_] | None = None  # (time, env) False where an environment made no step; None: all are present
 
     @property
     def ended(self) -> NDArray[np.bool_]:
@@ -69,6 +70,7 @@ class RolloutBuffer:
         self._terminated = np.zeros(size, np.bool_)
         self._truncated = np.zeros(size, np.bool_)
         self._mask = np.zeros((*size, masked_actions), np.bool_)
+        self._present = np.ones(size, np.bool_)
         self._carry = tuple(np.zeros((steps + 1, *array.shape), array.dtype) for array in carry)
         self._carry_after = tuple(np.zeros_like(array[:-1]) for array in self._carry)
 
@@ -90,6 +92,7 @@ class RolloutBuffer:
         arrays = (self._obs, self._action, self._reward, self._next_obs, self._terminated, self._truncated)
         for array, value in zip(arrays, step, strict=False):
             array[t] = value
+        self._present[t] = True if step.present is None else step.present
         assert (action_mask is not None) == bool(self._mask.shape[2]), "the policy must pass on the action masks"
         if action_mask is not None:
             self._mask[t] = action_mask
@@ -125,6 +128,7 @@ class RolloutBuffer:
             tuple(array[:n] for array in self._carry),
             tuple(array[:n] for array in self._carry_after),
             self._mask[:n] if self._mask.shape[2] else None,
+            None if self._present[:n].all() else self._present[:n],
         )
 
     def clear(self) -> None:
@@ -143,6 +147,7 @@ class RolloutBuffer:
             "length": n,
             "steps": [array[:n].copy() for array in self._per_step()],
             "carry": [array[: n + 1].copy() for array in self._carry],
+            "absent": np.argwhere(~self._present[:n]),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -151,3 +156,5 @@ class RolloutBuffer:
             array[:n] = saved
         for array, saved in zip(self._carry, state["carry"], strict=True):
             array[: n + 1] = saved
+        self._present[:] = True
+        self._present[tuple(np.asarray(state["absent"], np.int64).reshape(-1, 2).T)] = False

@@ -31,12 +31,14 @@ def make_transition_replay(
     rng: np.random.Generator,
     device: torch.device,
 ) -> Replay[TransitionBatch]:
-    """Images are stored in rings that keep each frame once, everything else in records. With ``alpha`` the replay is
-    prioritised; ``beta`` is its importance-sampling exponent as a function of the env steps."""
-    masked = spec.action.count if spec.action.masked else 0
+    """Images, alone or in a mixture, are stored in rings that keep each frame once, everything else in records.
+
+    With ``alpha`` the replay is prioritised; ``beta`` is its importance-sampling exponent as a function of the env steps.
+    """
+    masked = spec.action.masked_count
     shape, action_shape, action_dtype = spec.observation.shape, spec.action.shape, spec.action.dtype
     beta = None if alpha is None else beta
-    if spec.observation.kind == "image":
+    if spec.observation.images:
         frames = FrameReplayBuffer(
             capacity,
             shape,
@@ -51,6 +53,7 @@ def make_transition_replay(
             device=device,
             alpha=alpha,
             batch_size=batch_size,
+            observation=spec.observation,
         )
         return Replay(StepRecorder(), frames, batch_size=batch_size, beta=beta, clip_reward=clip_reward)
     make_buffer = ReplayBuffer if alpha is None else functools.partial(PrioritizedReplayBuffer, alpha=alpha)

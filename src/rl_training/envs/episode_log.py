@@ -174,8 +174,10 @@ class EpisodeLog:
 
 def _compact_type(action: ActionSpec) -> np.dtype[Any]:
     """The smallest type that holds every action of the environment."""
-    if action.kind == "continuous":
+    if action.low:
         return action.to_env(np.zeros((1, *action.shape), np.float32)).dtype
+    if action.sizes:
+        return np.dtype(action.raw_dtype)
     last = action.start + action.count - 1
     return np.min_scalar_type(last) if action.start >= 0 else np.dtype(np.int64)
 

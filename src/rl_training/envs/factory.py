@@ -14,6 +14,7 @@ import gymnasium as gym
 from rl_training.errors import ConfigError, RLTrainingError, described, did_you_mean, shown
 
 Env = gym.Env[Any, Any]
+AnyVectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 EnvFactory = Callable[[], Env]
 
 
@@ -58,11 +59,11 @@ class RegisteredEnv:
 class GivenEnv:
     """Hands out an environment object created by the user: the first caller gets the object itself, later ones a copy."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Any) -> None:
         self._env = env
         self._handed_out = False
 
-    def __call__(self) -> Env:
+    def __call__(self) -> Any:
         if not self._handed_out:
             self._handed_out = True
             return self._env
@@ -83,6 +84,11 @@ def created(factory: EnvFactory) -> Env:
         raise
     except (Exception, SystemExit) as error:
         raise ConfigError(f"the environment cannot be created: its function raised {described(error)}") from error
+    if isinstance(env, gym.vector.VectorEnv):
+        raise ConfigError(
+            f"{env_name(env)} is a vector environment, which steps its members by itself: use env_workers: inline, and "
+            "neither env_fresh nor wrappers (wrap its members instead)"
+        )
     if not isinstance(env, gym.Env):
         raise ConfigError(f"the function that creates the environment returned {shown(env)}, which is not a gymnasium.Env")
     return env
@@ -96,6 +102,6 @@ def close_env(env: Env) -> None:
         warnings.warn(f"closing the environment {env_name(env)} failed ({described(error)}); ignored", stacklevel=2)
 
 
-def env_name(env: Env) -> str:
+def env_name(env: Env | AnyVectorEnv) -> str:
     """The id of an environment, or its class name if it has none."""
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__

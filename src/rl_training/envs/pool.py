@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.envs.boundary import Boundary, SlowCallWatch
-from rl_training.envs.checks import Limits, Receiver, flag_problem, reward_problem
+from rl_training.envs.checks import Limits, TreeLimits, flag_problem, make_limits, make_receiver, reward_problem
 from rl_training.envs.episode_log import EpisodeLog
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.restoring import NonDeterministicEnvironment as NonDeterministicEnvironment
 from rl_training.envs.restoring import Restoring, SavedEpisode, own_state_of
-from rl_training.envs.spaces import describe_spaces, observation_bounds
+from rl_training.envs.spaces import describe_spaces
 from rl_training.envs.workers import LocalWorker, ProcessWorker, Worker, close_workers, require_room_for_workers
 from rl_training.errors import DivergenceError, EnvironmentFault, described, shown
 from rl_training.rng import TRAINING_EPISODES, derive_seed
@@ -87,7 +87,9 @@ class SeededEnvPool:
         fresh: bool = False,
         max_replay_steps: int | None = None,
         timeout: float | None = None,
+        fit: Callable[[SpaceSpec], SpaceSpec] = lambda spec: spec,
     ) -> None:
+        """``fit`` makes the specs what an algorithm takes, for instance several choices as one discrete action."""
         self.num_envs = num_envs
         self.env_id = env_id
         self.boundary = Boundary()
@@ -101,7 +103,7 @@ class SeededEnvPool:
         )
         self._workers: list[Worker] = [first := LocalWorker(factory, fresh)]
         try:
-            self.spec = self._describe(first)
+            self.spec = self._describe(first, fit)
             self._limits = self._make_limits(first)
             if workers != "inline":
                 self._workers.pop().close()
@@ -115,31 +117,28 @@ class SeededEnvPool:
             raise
         self._out_of_step = False
         obs_spec = self.spec.observation
-        self._store = Receiver(self.spec).store
+        self._store = make_receiver(self.spec).store
         self._obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
-        self._mask = np.ones((num_envs, self.spec.action.count), np.bool_) if self.spec.action.masked else None
+        self._mask = np.ones((num_envs, self.spec.action.masked_count), np.bool_) if self.spec.action.masked else None
         self._episode = [-1] * num_envs
         self._log = EpisodeLog(num_envs, self.spec, max_replay_steps)
         self._returns = [0.0] * num_envs
 
-    def _describe(self, worker: LocalWorker) -> SpaceSpec:
+    def _describe(self, worker: LocalWorker, fit: Callable[[SpaceSpec], SpaceSpec]) -> SpaceSpec:
         """The spaces. Whether actions are masked is known only after a reset."""
-        spec = describe_spaces(worker.env, self.env_id)
+        spec = fit(describe_spaces(worker.env, self.env_id))
         seed = self.episode_seed(0, 0)
         try:
             _, mask = worker.reset(seed)
         except (Exception, SystemExit) as error:
             raise self._reset_fault(0, seed, described(error)) from error
-        masked = mask is not None and spec.action.kind == "discrete"
+        masked = mask is not None and not spec.action.low
         return replace(spec, action=replace(spec.action, masked=masked))
 
-    def _make_limits(self, worker: LocalWorker) -> Limits | None:
+    def _make_limits(self, worker: LocalWorker) -> Limits | TreeLimits | None:
         """The bounds of observations. A run says only once that they are exceeded: where it collects."""
-        bounds = observation_bounds(worker.env.observation_space)
-        if bounds is None:
-            return None
-        limits = Limits(*bounds, self.env_id, self.spec.observation.only, self.num_envs)
-        if self._stream != TRAINING_EPISODES:
+        limits = make_limits(worker.env.observation_space, self.spec.observation, self.env_id, self.num_envs)
+        if limits is not None and self._stream != TRAINING_EPISODES:
             limits.only_finite()
         return limits
 

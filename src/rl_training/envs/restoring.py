@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.envs.checks import Receiver, reward_problem
+from rl_training.envs.checks import make_receiver, reward_problem
 from rl_training.envs.episode_log import EpisodeLog, EpisodeRecord, first_difference
 from rl_training.envs.workers import Worker
 from rl_training.errors import described
@@ -108,12 +108,12 @@ class Restoring:
     def _replay(self, saved: SavedEpisode) -> tuple[SavedEpisode, str | None]:
         """Plays the actions of a saved episode again. Returns what this gave, and what is wrong with it, if anything."""
         spec, failure, ended = self._spec, None, None
-        log, receiver = EpisodeLog(1, spec), Receiver(spec)
+        log, receiver = EpisodeLog(1, spec), make_receiver(spec)
         obs = np.zeros((1, *spec.observation.shape), spec.observation.dtype)
         mask = np.ones((1, spec.action.count), np.bool_) if spec.action.masked else None
         actions = saved.record.actions
-        if spec.action.kind == "discrete":
-            actions = actions.astype(np.int64)  # the type in which a policy gives them
+        if not spec.action.low:
+            actions = actions.astype(spec.action.raw_dtype)  # the type in which the environment got them
         try:
             failure = receiver.store(obs, mask, 0, self._worker.reset(self._seed))
             log.begin(0, obs[0], None if mask is None else mask[0])

@@ -19,6 +19,7 @@ from gymnasium import spaces
 
 from rl_training.envs.factory import Env, EnvFactory, close_env, created
 from rl_training.errors import ConfigError, RLTrainingError, described, did_you_mean, shown
+from rl_training.types import LeafPath, entry_at, path_name
 
 #: Every wrapper: its name in a config, and where it is defined.
 WRAPPERS = {
@@ -30,6 +31,7 @@ WRAPPERS = {
     "pixels": "rl_training.envs.pixels:PixelObservation",
     "previous_action": "rl_training.envs.wrappers:PreviousAction",
     "scale_observation": "rl_training.envs.wrappers:ScaleObservation",
+    "select_observation": "rl_training.envs.wrappers:SelectObservation",
 }
 
 
@@ -96,6 +98,46 @@ class ScaleObservation(gym.ObservationWrapper[Any, Any, Any]):
 
     def observation(self, observation: Any) -> Any:
         return observation * self._factors
+
+
+class SelectObservation(gym.ObservationWrapper[Any, Any, Any]):
+    """Keeps some entries of a Dict or Tuple observation, for instance without a text that no network takes.
+
+    A key of an inner Dict or Tuple is written with dots: ``robot.camera``, ``robot.0``. A single key leaves that entry by
+    itself, several leave a Dict.
+    """
+
+    def __init__(self, env: Env, keys: Sequence[str]) -> None:
+        super().__init__(env)
+        if isinstance(keys, (str, bytes)) or not isinstance(keys, Sequence) or not keys:
+            raise ConfigError(f"select_observation: keys must be a list of names of entries, not {shown(keys)}")
+        entries = _inner_spaces(env.observation_space)
+        for key in keys:
+            if str(key) not in entries:
+                raise ConfigError(
+                    f"select_observation: the observations have no entry {shown(key)}{did_you_mean(str(key), entries)}"
+                )
+        self._paths = {str(key): entries[str(key)][0] for key in keys}
+        chosen = {name: entries[name][1] for name in self._paths}
+        self.observation_space = spaces.Dict(chosen) if len(chosen) > 1 else next(iter(chosen.values()))
+
+    def observation(self, observation: Any) -> Any:
+        chosen = {name: entry_at(observation, path) for name, path in self._paths.items()}
+        return chosen if len(chosen) > 1 else next(iter(chosen.values()))
+
+
+def _inner_spaces(space: spaces.Space[Any], path: LeafPath = ()) -> dict[str, tuple[LeafPath, spaces.Space[Any]]]:
+    """All entries of nested Dict and Tuple spaces, inner nodes too, by their names."""
+    if not isinstance(space, (spaces.Dict, spaces.Tuple)):
+        if not path:
+            raise ConfigError(f"select_observation works on a Dict or Tuple; this environment has {space}")
+        return {}
+    found: dict[str, tuple[LeafPath, spaces.Space[Any]]] = {}
+    inner: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    for key, entry in inner:
+        found[path_name((*path, key))] = ((*path, key), entry)
+        found |= _inner_spaces(entry, (*path, key))
+    return found
 
 
 class PreviousAction(gym.Wrapper[Any, Any, Any, Any]):

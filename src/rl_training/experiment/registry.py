@@ -16,8 +16,9 @@ from typing import Any
 
 from rl_training import algorithms as package
 from rl_training.algorithms.base import Algorithm
+from rl_training.envs.spaces import joinable, joint_actions
 from rl_training.errors import ConfigError, SpaceError, did_you_mean
-from rl_training.types import SpaceSpec
+from rl_training.types import ObservationSpec, SpaceSpec
 
 ENTRY_POINTS = "rl_training.algorithms"
 AlgorithmClass = type[Algorithm[Any, Any]]
@@ -79,6 +80,15 @@ def name_of(algorithm: AlgorithmClass) -> str:
     return f"{algorithm.__module__}:{algorithm.__qualname__}"
 
 
+def fitted(algorithm: AlgorithmClass, spec: SpaceSpec, env_id: str, recorded: ObservationSpec | None = None) -> SpaceSpec:
+    """The spaces as the algorithm takes them: several choices may have to be one discrete action. Observations are taken for
+    what is ``recorded`` of them in a checkpoint, whatever this version would take them for."""
+    spec = spec.taken_as(recorded)
+    if "multi_discrete" in algorithm.actions or "discrete" not in algorithm.actions:
+        return spec
+    return joint_actions(spec, env_id, algorithm.name)
+
+
 def require_fit(algorithm: AlgorithmClass, spec: SpaceSpec, env_id: str) -> None:
     """Refuses an environment that the algorithm cannot use, and names the algorithms that can."""
     if _fits(algorithm, spec):
@@ -92,7 +102,8 @@ def require_fit(algorithm: AlgorithmClass, spec: SpaceSpec, env_id: str) -> None
 
 
 def _fits(algorithm: AlgorithmClass, spec: SpaceSpec) -> bool:
-    return spec.observation.kind in algorithm.observations and spec.action.kind in algorithm.actions
+    kinds = {spec.action.kind, "discrete"} if joinable(spec.action) else {spec.action.kind}
+    return spec.observation.kind in algorithm.observations and bool(kinds & set(algorithm.actions))
 
 
 def _declared_in(module_name: str) -> dict[str, AlgorithmClass]:

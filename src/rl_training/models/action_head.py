@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ class CategoricalHead(ActionHead):
     def __init__(self, spec: ActionSpec) -> None:
         super().__init__()
         self.outputs = spec.count
-        self._start = spec.start
+        self._spec = spec
 
     def log_prob_and_entropy(self, output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = F.log_softmax(output, dim=1)
@@ -68,13 +69,43 @@ class CategoricalHead(ActionHead):
         return action
 
     def env_mode(self, output: Tensor) -> Tensor:
-        return output.argmax(dim=1) + self._start
+        return index_to_env(output.argmax(dim=1), self._spec)
+
+
+class MultiCategoricalHead(ActionHead):
+    """Several independent choices, each from its own logits. The probability of an action is the product of theirs."""
+
+    output_name = "logits"
+
+    def __init__(self, spec: ActionSpec) -> None:
+        super().__init__()
+        self.outputs = spec.count
+        self._spec, self._sizes, self._cuts = spec, list(spec.sizes), np.cumsum(spec.sizes)[:-1]
+
+    def log_prob_and_entropy(self, output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        log_prob, entropy = torch.zeros_like(output[:, 0]), torch.zeros_like(output[:, 0])
+        for logits, chosen in zip(torch.split(output, self._sizes, dim=1), action.unbind(1), strict=True):
+            log_probs = F.log_softmax(logits, dim=1)
+            log_prob = log_prob + log_probs.gather(1, chosen.unsqueeze(1)).squeeze(1)
+            entropy = entropy - (log_probs.exp() * log_probs).sum(dim=1)
+        return log_prob, entropy
+
+    def sample(self, output: Array, rng: np.random.Generator) -> Array:
+        return self.mode(output - np.log(rng.standard_exponential(output.shape)))  # the Gumbel-max trick, as above
+
+    def mode(self, output: Array) -> Array:
+        return np.stack([logits.argmax(axis=1) for logits in np.split(output, self._cuts, axis=1)], axis=1)
+
+    def env_mode(self, output: Tensor) -> Tensor:
+        chosen = [logits.argmax(dim=1) for logits in torch.split(output, self._sizes, dim=1)]
+        return _choices_to_env(chosen, self._spec)
 
 
 class GaussianHead(ActionHead):
     """Continuous actions from their means, with one learned, state-independent standard deviation per dimension.
 
-    A sampled action may be outside [-1, 1]: the environment gets it clipped, but learning uses it unclipped.
+    A sampled action may be outside [-1, 1]: the environment gets it clipped, but learning uses it unclipped. Where the
+    environment sets no bounds, it gets the sample as it is.
     """
 
     output_name = "mean"
@@ -106,11 +137,32 @@ class GaussianHead(ActionHead):
 
 def scale_to_env(action: Tensor, spec: ActionSpec) -> Tensor:
     """``ActionSpec.to_env`` of continuous actions as torch operations, for export."""
-    low, high = torch.tensor(spec.low), torch.tensor(spec.high)
+    low, high = map(torch.from_numpy, spec.scaled_bounds)
     scaled = low + (action.clamp(-1.0, 1.0) + 1.0) * 0.5 * (high - low)
-    return torch.minimum(scaled, high).reshape(-1, *spec.raw_shape)
+    scaled = torch.minimum(scaled, high)
+    if spec.kind == "unbounded":
+        within = action.clamp(torch.tensor(spec.low), torch.tensor(spec.high))
+        scaled = torch.where(torch.from_numpy(spec.has_bounds), scaled, within)
+    return scaled.reshape(-1, *spec.raw_shape)
+
+
+def index_to_env(action: Tensor, spec: ActionSpec) -> Tensor:
+    """``ActionSpec.to_env`` of discrete actions (batch,) as torch operations, for export."""
+    if not spec.sizes:
+        return action + spec.start
+    chosen: list[Tensor] = []
+    for size in reversed(spec.sizes):  # the last choice changes fastest
+        chosen.insert(0, action % size)
+        action = torch.div(action, size, rounding_mode="floor")
+    return _choices_to_env(chosen, spec)
+
+
+def _choices_to_env(chosen: Sequence[Tensor], spec: ActionSpec) -> Tensor:
+    return (torch.stack(list(chosen), dim=1) + torch.tensor(spec.starts)).reshape(-1, *spec.raw_shape)
 
 
 def make_action_head(spec: ActionSpec, initial_log_std: float = 0.0) -> ActionHead:
     """The head that fits an action space."""
+    if spec.kind == "multi_discrete":
+        return MultiCategoricalHead(spec)
     return CategoricalHead(spec) if spec.kind == "discrete" else GaussianHead(spec, initial_log_std)

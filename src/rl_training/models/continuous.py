@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.cnn.nature import NatureCNN
-from rl_training.models.encoder import on_cpu, through_torch
+from rl_training.models.encoder import Encoder, on_cpu, through_torch
 from rl_training.models.interfaces import SeparateActorCritic
 from rl_training.models.mlp import MLP
 from rl_training.types import Array
@@ -77,7 +76,7 @@ class Critics(nn.Module):
         *,
         count: int,
         outputs: int = 1,
-        encoder: NatureCNN | None = None,
+        encoder: Encoder | None = None,
         trunk: nn.Module | None = None,
     ) -> None:
         super().__init__()
@@ -111,7 +110,7 @@ class TwinCritic(Critics):
         hidden: Sequence[int],
         generator: torch.Generator,
         *,
-        encoder: NatureCNN | None = None,
+        encoder: Encoder | None = None,
         trunk: nn.Module | None = None,
     ) -> None:
         super().__init__(features, actions, hidden, generator, count=2, encoder=encoder, trunk=trunk)

@@ -17,8 +17,14 @@ class Encoder(nn.Module):
     """
 
     out_features: int
+    beside: int = 0  # how many of the last features are vectors that were passed on unchanged, beside those of images
 
     def prepare(self, obs: Tensor) -> Tensor:
+        return obs
+
+    def scale(self, obs: Tensor) -> Tensor:
+        """Packed observations with their images as the floating-point numbers that convolutions take. ``forward`` takes
+        these too; an update that makes several passes over a batch scales it once."""
         return obs
 
     def observe(self, obs: Array) -> None:

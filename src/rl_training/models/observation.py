@@ -6,16 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.errors import SpaceError
-from rl_training.models.cnn.nature import NATURE_LAYERS, Layer, NatureCNN
+from rl_training.models.cnn.nature import NATURE_LAYERS, Layer, NatureCNN, scale_images
 from rl_training.models.encoder import Encoder, through_torch
 from rl_training.models.mlp import MLP
 from rl_training.models.normalization import ObservationNormalizer
-from rl_training.types import Array, ObservationLeaf, ObservationSpec
+from rl_training.types import ActionSpec, Array, ObservationLeaf, ObservationSpec, path_name
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,7 @@ def make_encoder(spec: ObservationSpec, config: EncoderConfig, generator: torch.
     cnns = [_make_cnn(leaf, config, generator) for leaf in spec.images]
     if spec.kind == "image" and not config.hidden:
         return cnns[0]
-    vectors = sum(leaf.shape[0] for leaf in spec.leaves if leaf.kind != "image")
-    width = sum(cnn.out_features for cnn in cnns) + vectors
+    width = sum(cnn.out_features for cnn in cnns) + spec.vector_size
     return MixedEncoder(spec, cnns, MLP([width, *config.hidden], generator, activate_last=True))
 
 
@@ -82,14 +82,27 @@ class StandardisedEncoder(Encoder):
 
 
 class MixedEncoder(Encoder):
-    """A CNN for each image, and an MLP on their features together with the unchanged vectors."""
+    """A CNN for each image, and an MLP on their features followed by the unchanged vectors.
+
+    Observations are rows of bytes, or rows of floats as ``scale`` returns them.
+    """
 
     def __init__(self, spec: ObservationSpec, cnns: Sequence[NatureCNN], mlp: MLP) -> None:
         super().__init__()
         self.spec = spec
         self.cnns = nn.ModuleList(cnns)
         self.mlp = mlp
+        self.beside = 0 if mlp.linears else spec.vector_size
         self.out_features = mlp.out_features
+
+    def scale(self, obs: Tensor) -> Tensor:
+        if self.spec.kind == "image":
+            return self._cnn(0).scale(obs)
+        images, entries = 0, []
+        for leaf, entry in zip(self.spec.leaves, unpack(self.spec, obs), strict=True):
+            entries.append(self._cnn(images).scale(entry) if leaf.kind == "image" else entry)
+            images += leaf.kind == "image"
+        return torch.cat([entry.flatten(1) for entry in entries], dim=1)
 
     def forward(self, prepared: Tensor) -> Tensor:
         features: Tensor = self.mlp(self._features(prepared))
@@ -99,36 +112,85 @@ class MixedEncoder(Encoder):
         features, mlp = through_torch(self._features, self), self.mlp.numpy_forward()
         return lambda obs: mlp(features(obs))
 
+    def _cnn(self, index: int) -> NatureCNN:
+        cnn = self.cnns[index]
+        assert isinstance(cnn, NatureCNN)
+        return cnn
+
     def _features(self, prepared: Tensor) -> Tensor:
         if self.spec.kind == "image":
-            features: Tensor = self.cnns[0](prepared)
+            features: Tensor = self._cnn(0)(prepared)
             return features
-        cnns = iter(self.cnns)
-        entries = zip(self.spec.leaves, unpack(self.spec, prepared), strict=True)
-        return torch.cat([next(cnns)(entry) if leaf.kind == "image" else entry for leaf, entry in entries], dim=1)
+        entries = list(zip(self.spec.leaves, unpack(self.spec, prepared), strict=True))
+        images = [entry for leaf, entry in entries if leaf.kind == "image"]
+        vectors = [entry for leaf, entry in entries if leaf.kind != "image"]
+        return torch.cat([*(cnn(image) for cnn, image in zip(self.cnns, images, strict=True)), *vectors], dim=1)
 
 
 def unpack(spec: ObservationSpec, packed: Tensor) -> list[Tensor]:
-    """The leaves of packed observations, (batch, *shape) each."""
+    """The leaves of packed observations, (batch, *shape) each. A mixture is packed as bytes, or as floats for export."""
     if spec.kind == "image":
         return [packed]
-    if spec.kind == "vector":
-        return list(torch.split(packed, [leaf.shape[0] for leaf in spec.leaves], dim=1))
-    parts = torch.split(packed, [leaf.nbytes for leaf in spec.leaves], dim=1)
-    return [_from_bytes(leaf, part) for leaf, part in zip(spec.leaves, parts, strict=True)]
+    if spec.kind == "mixed" and packed.dtype == torch.uint8:
+        parts = torch.split(packed, [leaf.nbytes for leaf in spec.leaves], dim=1)
+        return [_from_bytes(leaf, part) for leaf, part in zip(spec.leaves, parts, strict=True)]
+    parts = torch.split(packed, [math.prod(leaf.shape) for leaf in spec.leaves], dim=1)
+    return [part.reshape(-1, *leaf.shape) for leaf, part in zip(spec.leaves, parts, strict=True)]
 
 
 def _from_bytes(leaf: ObservationLeaf, part: Tensor) -> Tensor:
-    if leaf.kind == "image":
+    if leaf.dtype is np.uint8:
         return part.reshape(-1, *leaf.shape)
-    return part.clone(memory_format=torch.contiguous_format).view(torch.float32)  # a copy is aligned, a slice need not be
+    aligned = part.clone(memory_format=torch.contiguous_format)  # a copy is aligned, a slice need not be
+    return aligned.view(torch.float32).reshape(-1, *leaf.shape)
 
 
-def encode_observation(obs: Tensor, spec: ObservationSpec) -> Tensor:
-    """``ObservationSpec.encode`` of a plain observation as torch operations, so that an exported policy includes it."""
-    leaf = spec.only
+def encode_observation(obs: Tensor | Sequence[Tensor], spec: ObservationSpec) -> Tensor:
+    """``ObservationSpec.encode`` as torch operations, so that an exported policy includes it. A Dict or Tuple is a sequence
+    with one tensor for each leaf. No runtime can pack floats into bytes, so a mixture becomes one row of floats."""
+    given = [obs] if isinstance(obs, Tensor) else list(obs)
+    entries = [_encode_leaf(entry, leaf) for entry, leaf in zip(given, spec.leaves, strict=True)]
+    if len(entries) == 1:
+        return entries[0]
+    scaled = (
+        scale_images(entry) if leaf.kind == "image" else entry for entry, leaf in zip(entries, spec.leaves, strict=True)
+    )
+    return torch.cat([entry.flatten(1) for entry in scaled], dim=1)
+
+
+def _encode_leaf(obs: Tensor, leaf: ObservationLeaf) -> Tensor:
     if leaf.kind != "one_hot":
+        obs = obs.movedim(-1, 1) if leaf.channels_last else obs
         return obs.reshape(-1, *leaf.shape)
     indices = obs.reshape(-1, len(leaf.sizes)).long() - torch.tensor(leaf.starts)
     blocks = [F.one_hot(indices[:, i], size) for i, size in enumerate(leaf.sizes)]
     return torch.cat(blocks, dim=1).float()
+
+
+def describe_observation(spec: ObservationSpec, network: nn.Module) -> str:
+    """What an observation was taken for, such as ``image 3x64x64 uint8 -> NatureCNN``."""
+    cnn = next((type(part).__name__ for part in network.modules() if isinstance(part, NatureCNN)), type(network).__name__)
+    words = [f"{path_name(leaf.path)}: {_describe_leaf(leaf, cnn)}".removeprefix(": ") for leaf in spec.leaves]
+    return ", ".join(words)
+
+
+def describe_action(spec: ActionSpec) -> str | None:
+    """What an action was taken for, if that is not obvious."""
+    if spec.kind == "unbounded":
+        free = int((~spec.has_bounds).sum())
+        return f"{len(spec.low)} number(s), {free} of them without bounds: neither squashed nor clipped"
+    if spec.sizes:
+        values = ", ".join(map(str, spec.sizes))
+        joint = f" as one action over their {spec.count} combinations" if spec.kind == "discrete" else ""
+        return f"{len(spec.sizes)} choice(s) between {values} values{joint}"
+    return None
+
+
+def _describe_leaf(leaf: ObservationLeaf, cnn: str) -> str:
+    if leaf.kind == "one_hot":
+        return f"{len(leaf.sizes)} whole number(s) as one-hot {leaf.shape[0]}"
+    if leaf.kind == "vector":
+        return f"vector {leaf.shape[0]}"
+    turned = f" (turned from {'x'.join(map(str, leaf.raw_shape))}, channels last)" if leaf.channels_last else ""
+    stored = "float32 in [0, 1], stored as it is with 4 bytes per pixel" if leaf.floating else "uint8"
+    return f"image {'x'.join(map(str, leaf.shape))} {stored}{turned} -> {cnn}"

@@ -30,11 +30,19 @@ def repaid_after(algorithm: Algorithm[Any, Any], num_envs: int) -> int:
 class Compilation:
     """Whether a run's updates are compiled. Compiled updates round differently, so a run should not switch."""
 
-    def __init__(self, config: TrainConfig, algorithm: Algorithm[Any, Any], learner: Learner, timer: PhaseTimer) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        algorithm: Algorithm[Any, Any],
+        learner: Learner,
+        timer: PhaseTimer,
+        obstacle: str | None = None,
+    ) -> None:
+        """``obstacle`` is a reason against compiling that is not the algorithm's."""
         self.in_force: bool | None = None  # None: not decided yet
         self._algorithm, self._learner, self._timer = algorithm, learner, timer
         self._ready = False
-        obstacle = algorithm.why_not_compiled()
+        self._obstacle = obstacle = algorithm.why_not_compiled() or obstacle
         if config.compile == "on" and obstacle is not None:
             raise ConfigError(f"compile: on is not possible with {config.algo}: {obstacle}; use compile: auto or off")
 
@@ -45,7 +53,7 @@ class Compilation:
         before = self.in_force
         wanted, obstacle = config.compile == "on", None
         if config.compile == "auto":
-            obstacle = self._algorithm.why_not_compiled()
+            obstacle = self._obstacle
             wanted = self._pays_off(config, progress) if before is None else before and obstacle is None
         if before is not None and before != wanted:
             reason = f"compile is set to {config.compile}" if obstacle is None else obstacle
@@ -57,7 +65,7 @@ class Compilation:
 
     def _pays_off(self, config: TrainConfig, progress: Progress) -> bool:
         algorithm = self._algorithm
-        if algorithm.why_not_compiled() is not None:
+        if self._obstacle is not None:
             return False
         if algorithm.policy.spec.observation.images:
             progress.note("compile: auto is off, because convolutions gain little from compilation")

@@ -8,7 +8,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ from rl_training.experiment.files import open_to_read, parse_json, remove
 from rl_training.experiment.run import ACTING_PARTS
 from rl_training.experiment.states import parse_arrays
 from rl_training.experiment.trust import Trust
-from rl_training.runtime.inference import fitting, policy_of, predict
-from rl_training.types import Array, SpaceSpec
+from rl_training.runtime.inference import fitting, nested, policy_of, predict
+from rl_training.types import Array, ObservationLeaf, SpaceSpec
 
 FORMATS = ("onnx", "safetensors")
 VERIFIED_OBSERVATIONS = 64
@@ -69,12 +69,12 @@ def _module(policy: Policy) -> ExportModule:
 
 def _require_the_policys_actions(policy: Policy) -> None:
     """Checks that the module to be exported acts as the policy does, from raw observations to the environment's actions."""
-    obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
+    entries = _random_entries(policy.spec, VERIFIED_OBSERVATIONS)
     module = _module(policy)
     with torch.no_grad():
-        found = module(*_first_inputs(module, obs))[0].numpy()
-    expected, _ = predict(policy, obs)
-    if policy.spec.action.kind == "discrete":  # where two values tie within rounding, either may be chosen
+        found = module(*_nested_inputs(policy, _first_inputs(module, entries)))[0].numpy()
+    expected, _ = predict(policy, nested(policy.spec.observation, entries))
+    if not policy.spec.action.low:  # where two values tie within rounding, either may be chosen
         same = float((found == expected).mean()) >= SAME_ACTIONS
     else:
         same = np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
@@ -82,44 +82,71 @@ def _require_the_policys_actions(policy: Policy) -> None:
         raise CheckpointError("the policy cannot be exported: its export module does not choose the policy's actions")
 
 
-def _first_inputs(module: ExportModule, obs: Array) -> list[torch.Tensor]:
-    """The inputs of the module at the start of episodes."""
-    reward = [torch.zeros(len(obs))] if module.takes_reward else []
-    return [torch.from_numpy(obs), *reward, *module.initial_state(len(obs))]
+def _first_inputs(module: ExportModule, entries: list[Array]) -> list[torch.Tensor]:
+    """The inputs of the module at the start of episodes: the leaves of observations, the reward, the state."""
+    rows = len(entries[0])
+    reward = [torch.zeros(rows)] if module.takes_reward else []
+    return [*map(torch.from_numpy, entries), *reward, *module.initial_state(rows)]
 
 
-def random_observations(spec: SpaceSpec, count: int) -> Array:
-    """Raw observations (count, *raw_shape) for comparing two policies; every call returns the same ones."""
+def _nested_inputs(policy: Policy, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """The inputs as the module takes them: the leaves of a Dict or Tuple are one tuple."""
+    leaves = len(policy.spec.observation.leaves)
+    return tuple(inputs) if policy.spec.observation.plain else (tuple(inputs[:leaves]), *inputs[leaves:])
+
+
+def random_observations(spec: SpaceSpec, count: int) -> Any:
+    """Raw observations (count, *raw_shape), nested as the space is, for comparing two policies; always the same ones."""
+    return nested(spec.observation, _random_entries(spec, count))
+
+
+def _random_entries(spec: SpaceSpec, count: int) -> list[Array]:
     rng = np.random.default_rng(0)
-    leaf = spec.observation.only
+    return [_random_leaf(leaf, count, rng) for leaf in spec.observation.leaves]
+
+
+def _random_leaf(leaf: ObservationLeaf, count: int, rng: np.random.Generator) -> Array:
     shape = (count, *leaf.raw_shape)
     if leaf.kind == "one_hot":
         sizes = np.asarray(leaf.sizes)
         return (np.asarray(leaf.starts) + rng.integers(0, sizes, (count, len(sizes)))).reshape(shape)
     if leaf.kind == "image":
-        return rng.integers(0, 256, shape, np.uint8)
+        return rng.random(shape, np.float32) if leaf.floating else rng.integers(0, 256, shape, np.uint8)
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def _run(module: ExportModule, step: Callable[[list[Array]], list[Array]], obs: Array) -> list[Array]:
+def input_names(policy: Policy, module: ExportModule) -> list[str]:
+    """The names of an exported policy's inputs: ``obs``, or one for each entry of a Dict or Tuple, such as ``obs.camera``."""
+    names: list[str] = []
+    for leaf in policy.spec.observation.leaves:
+        name = ".".join(map(str, ("obs", *leaf.path)))
+        while name in names:  # {"a": {"b": ...}, "a.b": ...}
+            name += "_"
+        names.append(name)
+    return [*names, *(["reward"] if module.takes_reward else []), *module.state_names]
+
+
+def _run(module: ExportModule, step: Callable[[list[Array]], list[Array]], entries: list[Array]) -> list[Array]:
     """All outputs over several steps, each of which passes its state to the next; a single step if there is no state."""
-    _, *inputs = (tensor.numpy() for tensor in _first_inputs(module, obs))
+    inputs = [tensor.numpy() for tensor in _first_inputs(module, entries)[len(entries) :]]
     outputs: list[Array] = []
     for k in range(VERIFIED_STEPS if inputs else 1):
-        found = step([np.roll(obs, k, axis=0), *inputs])
+        found = step([*(np.roll(entry, k, axis=0) for entry in entries), *inputs])
         state = found[len(module.output_names) :]
-        reward = [np.linspace(-1.0, 1.0, len(obs), dtype=np.float32)] if module.takes_reward else []
+        reward = [np.linspace(-1.0, 1.0, len(entries[0]), dtype=np.float32)] if module.takes_reward else []
         inputs = [*reward, *state]
         outputs += found
     return outputs
 
 
-def _outputs(module: ExportModule, obs: Array) -> list[Array]:
+def _outputs(policy: Policy, entries: list[Array]) -> list[Array]:
+    module = _module(policy)
+
     @torch.no_grad()
     def step(inputs: list[Array]) -> list[Array]:
-        return [output.numpy() for output in module(*map(torch.from_numpy, inputs))]
+        return [output.numpy() for output in module(*_nested_inputs(policy, [*map(torch.from_numpy, inputs)]))]
 
-    return _run(module, step, obs)
+    return _run(module, step, entries)
 
 
 def _largest_difference(expected: list[Array], found: list[Array]) -> float:
@@ -138,19 +165,20 @@ def _export_onnx(policy: Policy, config: TrainConfig, path: Path) -> float:
         import onnxscript  # noqa: F401 - torch.onnx needs it
     except ImportError as error:
         raise MissingExtraError(str(error.name), "onnx") from error
-    obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
+    entries = _random_entries(policy.spec, VERIFIED_OBSERVATIONS)
     module = _module(policy)
-    inputs = tuple(_first_inputs(module, obs))
-    input_names = ["obs", *(["reward"] if module.takes_reward else []), *module.state_names]
-    batch = torch.export.Dim("batch")
+    inputs = _nested_inputs(policy, _first_inputs(module, entries))
+    names = input_names(policy, module)
+    batch = {0: torch.export.Dim("batch")}
+    observed = batch if policy.spec.observation.plain else tuple(batch for _ in entries)
     with _quiet():
         torch.onnx.export(
             module,
             inputs,
             path,
-            input_names=input_names,
+            input_names=names,
             output_names=[*module.output_names, *(f"next_{name}" for name in module.state_names)],
-            dynamic_shapes=({0: batch}, tuple({0: batch} for _ in inputs[1:])) if inputs[1:] else ({0: batch},),
+            dynamic_shapes=(observed, tuple(batch for _ in inputs[1:])) if inputs[1:] else (observed,),
             dynamo=True,
             external_data=False,
             verbose=False,
@@ -158,10 +186,11 @@ def _export_onnx(policy: Policy, config: TrainConfig, path: Path) -> float:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def step(arrays: list[Array]) -> list[Array]:
-        outputs: list[Array] = session.run(None, dict(zip(input_names, arrays, strict=True)))
+        outputs: list[Array] = session.run(None, dict(zip(names, arrays, strict=True)))
         return outputs
 
-    return max(_largest_difference(_outputs(module, sample), _run(module, step, sample)) for sample in (obs, obs[:1]))
+    samples = (entries, [entry[:1] for entry in entries])
+    return max(_largest_difference(_outputs(policy, sample), _run(module, step, sample)) for sample in samples)
 
 
 @contextlib.contextmanager
@@ -181,8 +210,8 @@ def _export_safetensors(policy: Policy, config: TrainConfig, path: Path) -> floa
     arrays = {name: value.cpu().numpy() for name, value in policy.state_dict().items()}
     description = {"config": config.describe(), "spaces": policy.spec.to_json(), **stamp(ACTING_PARTS)}
     save_file(arrays, path, metadata={"rl_training": json.dumps(description)})
-    obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
-    return _largest_difference(_outputs(_module(policy), obs), _outputs(_module(load_exported(path)), obs))
+    entries = _random_entries(policy.spec, VERIFIED_OBSERVATIONS)
+    return _largest_difference(_outputs(policy, entries), _outputs(load_exported(path), entries))
 
 
 def load_exported(path: Path, *, trust_modules: bool = False) -> Policy:

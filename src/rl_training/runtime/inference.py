@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,23 @@ from numpy.typing import NDArray
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.errors import CheckpointError, ObservationError, RLTrainingError, shown
-from rl_training.experiment.checkpoint import write_checkpoint
+from rl_training.experiment.checkpoint import load_checkpoint, write_checkpoint
 from rl_training.experiment.compat import naming_the_writer
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.finding import load_acting, run_of
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.trust import Trust
 from rl_training.runtime.divergence import require_finite
-from rl_training.types import Array, Carry, SpaceSpec, State
+from rl_training.types import (
+    Array,
+    Carry,
+    ObservationLeaf,
+    ObservationSpec,
+    SpaceSpec,
+    State,
+    entry_at,
+    path_name,
+)
 
 
 def load_policy(path: Path, warn: Callable[[str], None], *, trust_modules: bool = False) -> tuple[TrainConfig, Policy, Path]:
@@ -49,6 +58,13 @@ def policy_of(parts: Mapping[str, State], place: str, written_by: object, trust:
         policy.load_state_dict(parts["policy"])
     require_finite(policy, place)
     return policy, config
+
+
+def recorded_observation(checkpoint: Path) -> ObservationSpec:
+    """What the observations were taken for when a checkpoint was written."""
+    agent = load_checkpoint(checkpoint, ("agent",)).parts["agent"]
+    with fitting(f"the checkpoint {checkpoint}"):
+        return SpaceSpec.from_json(agent["spaces"]).observation
 
 
 @contextlib.contextmanager
@@ -98,14 +114,15 @@ def predict(
     observations that start an episode: their rows of the state are reset first, and they need no reward. ``action_mask``
     marks the discrete actions that are allowed.
     """
-    batch, single = _as_batch(obs, policy.spec)
-    start = _as_starts(episode_start, len(batch))
+    batch, single = _as_batch(obs, policy.spec.observation)
+    encoded = policy.spec.observation.encode(batch)
+    start = _as_starts(episode_start, len(encoded))
     if state is None or start.all():
-        carry = policy.initial_carry(len(batch))
+        carry = policy.initial_carry(len(encoded))
     else:
-        _require_rows(state, len(batch))
+        _require_rows(state, len(encoded))
         carry = policy.reset_carry(_with_reward(policy, state, reward, start), start)
-    encoded, mask = policy.spec.observation.encode(batch), _as_mask(action_mask, len(batch), policy.spec)
+    mask = _as_mask(action_mask, len(encoded), policy.spec)
     output = policy.act(encoded, carry, rng=rng, env_steps=env_steps, action_mask=mask)
     actions = policy.spec.action.to_env(output.action)
     return (actions[0] if single else actions), output.carry
@@ -156,20 +173,20 @@ def _as_mask(action_mask: Any, rows: int, spec: SpaceSpec) -> NDArray[np.bool_] 
                 stacklevel=3,
             )
         return None
-    if spec.action.kind != "discrete":
+    if spec.action.low:
         raise ObservationError("an action_mask needs discrete actions, but this policy's actions are continuous")
+    sizes = spec.action.sizes
+    count, what = (sum(sizes), "value of a choice") if sizes else (spec.action.count, "action")
     try:
         mask = np.asarray(action_mask)
     except ValueError:  # rows of different lengths
         mask = np.empty(0)
-    if mask.shape not in ((spec.action.count,), (rows, spec.action.count)) or mask.dtype.kind not in "biu":
-        raise ObservationError(
-            f"the action_mask must be {spec.action.count} booleans, one per action, not {shown(action_mask)}"
-        )
-    allowed = np.broadcast_to(mask.astype(np.bool_), (rows, spec.action.count))
-    if not allowed.any(axis=1).all():
+    if mask.shape not in ((count,), (rows, count)) or mask.dtype.kind not in "biu":
+        raise ObservationError(f"the action_mask must be {count} booleans, one per {what}, not {shown(action_mask)}")
+    allowed = np.broadcast_to(mask.astype(np.bool_), (rows, count))
+    if not all(part.any(axis=1).all() for part in np.split(allowed, np.cumsum(sizes)[:-1], axis=1)):
         raise ObservationError("the action_mask allows no action")
-    return allowed
+    return np.stack([spec.action.mask_of(row) for row in allowed])
 
 
 def _as_numbers(value: Any) -> Array:
@@ -182,26 +199,69 @@ def _as_numbers(value: Any) -> Array:
     return array if array.dtype == np.uint8 else array.astype(np.float64)
 
 
-def _as_batch(obs: Any, spec: SpaceSpec) -> tuple[Array, bool]:
-    leaf = spec.observation.only
+def _as_batch(obs: Any, spec: ObservationSpec) -> tuple[Any, bool]:
+    """The observations with a batch axis in every entry, nested as the space is, and whether there was none."""
+    if spec.plain:
+        batch, single = _as_leaf_batch(obs, spec.leaves[0], "the observation")
+        return batch, single
+    entries, singles = [], set()
+    for leaf in spec.leaves:
+        name = f"the observation's entry '{path_name(leaf.path)}'"
+        try:
+            entry = entry_at(obs, leaf.path)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ObservationError(f"{name} is missing; this policy takes {_shape_of(spec)}, not {shown(obs)}") from error
+        batch, single = _as_leaf_batch(entry, leaf, name)
+        entries.append(batch)
+        singles.add(single)
+    if len(singles) > 1 or len({len(batch) for batch in entries}) > 1:
+        raise ObservationError("the observation's entries disagree: all must be single, or have the same number of rows")
+    return nested(spec, entries), singles.pop()
+
+
+def _shape_of(spec: ObservationSpec) -> str:
+    return f"{{{', '.join(f'{path_name(leaf.path)}: {leaf.raw_shape}' for leaf in spec.leaves)}}}"
+
+
+def _as_leaf_batch(obs: Any, leaf: ObservationLeaf, name: str) -> tuple[Array, bool]:
     expected = leaf.raw_shape
     try:
         array = _as_numbers(obs)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ObservationError(f"the observation is not an array of numbers ({error})") from error
+        raise ObservationError(f"{name} is not an array of numbers ({error})") from error
     single = array.shape == expected
     if not single and array.shape[1:] != expected:
-        raise ObservationError(f"the observation has shape {array.shape}; this policy takes {expected}, or a batch of those")
+        raise ObservationError(f"{name} has shape {array.shape}; this policy takes {expected}, or a batch of those")
     if not (np.abs(array) <= np.finfo(np.float32).max).all():
-        raise ObservationError("the observation contains NaN, infinity or a number beyond float32")
-    if leaf.kind == "image" and ((array < 0) | (array > 255) | (array % 1 != 0)).any():
-        raise ObservationError("an image observation must be whole numbers from 0 to 255")
+        raise ObservationError(f"{name} contains NaN, infinity or a number beyond float32")
+    if leaf.dtype is np.uint8 and ((array < 0) | (array > 255) | (array % 1 != 0)).any():
+        raise ObservationError(f"{'an image observation' if not leaf.path else name} must be whole numbers from 0 to 255")
     batch = array[None] if single else array
     if leaf.kind == "one_hot":
         starts = np.asarray(leaf.starts)
         index = batch.reshape(len(batch), -1) - starts
         if (index != index.round()).any() or (index < 0).any() or (index >= np.asarray(leaf.sizes)).any():
             raise ObservationError(
-                f"the observation must be whole numbers from {starts.tolist()}, with {list(leaf.sizes)} possible values"
+                f"{name} must be whole numbers from {starts.tolist()}, with {list(leaf.sizes)} possible values"
             )
     return batch, single
+
+
+def nested(spec: ObservationSpec, entries: Sequence[Any]) -> Any:
+    """One value for each leaf, nested as the space is: the inverse of ``entry_at``. Tuples become lists."""
+    if spec.plain:
+        return entries[0]
+    tree: dict[str | int, Any] = {}
+    for leaf, entry in zip(spec.leaves, entries, strict=True):
+        level = tree
+        for key in leaf.path[:-1]:
+            level = level.setdefault(key, {})
+        level[leaf.path[-1]] = entry
+    return _with_lists(tree)
+
+
+def _with_lists(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    inner = {key: _with_lists(entry) for key, entry in tree.items()}
+    return list(inner.values()) if all(isinstance(key, int) for key in inner) else inner

@@ -168,7 +168,7 @@ class OnPolicyLearner(Learner):
             spec.action.shape,
             obs_dtype=spec.observation.dtype,
             action_dtype=spec.action.dtype,
-            masked_actions=spec.action.count if spec.action.masked else 0,
+            masked_actions=spec.action.masked_count,
             carry=policy.initial_carry(num_envs),
         )
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from typing import Any
 
+import gymnasium as gym
 import torch
 
 from rl_training.data.memory import require_memory
-from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv
+from rl_training.envs.factory import AnyVectorEnv, EnvFactory, GivenEnv, RegisteredEnv
 from rl_training.envs.pool import EnvPool, SeededEnvPool
+from rl_training.envs.vector_pool import VectorEnvPool
 from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.types import SpaceSpec
+from rl_training.experiment.registry import fitted, get_algorithm
+from rl_training.types import ObservationSpec, SpaceSpec
 
 #: More threads than this, and than twice the processors, are a mistake: starting them could end the process.
 MOST_THREADS = 512
@@ -23,9 +28,16 @@ BYTES_PER_EPISODE = 16
 
 
 def make_pool(
-    config: TrainConfig, factory: EnvFactory | None, stream: str, num_envs: int, workers: str = "inline"
+    config: TrainConfig,
+    factory: EnvFactory | None,
+    stream: str,
+    num_envs: int,
+    workers: str = "inline",
+    *,
+    recorded: ObservationSpec | None = None,
 ) -> EnvPool:
-    """A pool of the environments in a config, or of those that the factory makes."""
+    """A pool of the environments in a config, or of those that the factory makes. ``recorded`` is what a checkpoint takes
+    their observations for."""
     if factory is None and config.env_from_python:
         raise ConfigError(
             f"this agent was trained on {config.env_id}, an environment that was passed from Python; pass it again as env="
@@ -36,24 +48,56 @@ def make_pool(
             "an environment"
         )
     _require_resources(config, num_envs, workers)
-    factory = factory or RegisteredEnv(config.env_id, config.env_kwargs)
-    pool = SeededEnvPool(
-        WrappedEnv(factory, config.wrappers) if config.wrappers else factory,
-        num_envs=num_envs,
-        seed=config.seed,
-        stream=stream,
-        env_id=config.env_id,
-        workers=workers,
-        fresh=config.env_fresh,
-        max_replay_steps=config.checkpoint.max_replay_steps,
-        timeout=config.env_timeout,
-    )
+    common: dict[str, Any] = {
+        "seed": config.seed,
+        "stream": stream,
+        "env_id": config.env_id,
+        "fit": functools.partial(fitted, get_algorithm(config.algo), env_id=config.env_id, recorded=recorded),
+    }
+    pool: EnvPool
+    made = _look_for_vector_env(config, factory, workers)
+    if isinstance(made, gym.vector.VectorEnv):
+        pool = VectorEnvPool(made, **common)
+    else:
+        factory = made or factory or RegisteredEnv(config.env_id, config.env_kwargs)
+        wrapped = WrappedEnv(factory, config.wrappers) if config.wrappers else factory
+        pool = SeededEnvPool(
+            wrapped,
+            num_envs=num_envs,
+            workers=workers,
+            fresh=config.env_fresh,
+            max_replay_steps=config.checkpoint.max_replay_steps,
+            timeout=config.env_timeout,
+            **common,
+        )
     try:
         _require_shift_fits(config, pool.spec)
     except ConfigError:
         pool.close()
         raise
     return pool
+
+
+class _StartingWith:
+    """A factory whose first environment has already been made."""
+
+    def __init__(self, first: Any, factory: EnvFactory) -> None:
+        self._first, self._factory = first, factory
+
+    def __call__(self) -> Any:
+        first, self._first = self._first, None
+        return self._factory() if first is None else first
+
+
+def _look_for_vector_env(config: TrainConfig, factory: EnvFactory | None, workers: str) -> AnyVectorEnv | EnvFactory | None:
+    """What a user's factory makes, if it is a vector environment; otherwise a factory that starts with what it made."""
+    if factory is None or workers != "inline" or config.env_fresh or config.wrappers:
+        return None
+    try:
+        first: Any = factory()
+    except (Exception, SystemExit):
+        return None  # reported where environments are made
+    return first if isinstance(first, gym.vector.VectorEnv) else _StartingWith(first, factory)
 
 
 def _require_resources(config: TrainConfig, num_envs: int, workers: str) -> None:

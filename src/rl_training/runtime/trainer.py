@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_training.algorithms.base import Algorithm, init_generator
+from rl_training.algorithms.base import Algorithm, OnPolicyAlgorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
 from rl_training.data.segments import ReadBlock
@@ -19,10 +19,12 @@ from rl_training.envs.boundary import StepInterrupted
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import EnvPool
-from rl_training.errors import DivergenceError, EnvironmentFault
+from rl_training.envs.vector_pool import VectorEnvPool
+from rl_training.errors import ConfigError, DivergenceError, EnvironmentFault
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import REPLAY_PART, Run
+from rl_training.models.observation import describe_action, describe_observation
 from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, TRAINING_EPISODES, RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
@@ -38,7 +40,7 @@ from rl_training.runtime.run_log import RunLog
 from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
 from rl_training.runtime.stopping import TrainerStop
-from rl_training.types import State
+from rl_training.types import ObservationSpec, State
 
 
 @dataclass(frozen=True)
@@ -69,16 +71,24 @@ class Trainer:
         run: Run | None = None,
         factory: EnvFactory | None = None,
         progress: Progress | None = None,
+        recorded: ObservationSpec | None = None,
     ) -> None:
+        """``recorded`` is what a checkpoint takes the observations for."""
         self.config = config
         self.run = run
         self.progress = progress or Progress()
-        self._factory = factory
+        self._factory, self._recorded = factory, recorded
         self.timer = PhaseTimer()
         self.log = RunLog(self.timer)
         self.streams = RandomStreams(config.seed)
         algorithm_class = get_algorithm(config.algo)
         pool = self._make_pool(TRAINING_EPISODES, config.num_envs, config.env_workers)
+        if pool.num_envs != config.num_envs:
+            pool.close()
+            raise ConfigError(
+                f"num_envs is {config.num_envs}, but the vector environment {config.env_id} has {pool.num_envs} members; set "
+                f"num_envs to {pool.num_envs}"
+            )
         require_fit(algorithm_class, pool.spec, config.env_id)
         self._free_at_first = available_memory()
         with cpu_threads(config.threads):
@@ -87,7 +97,7 @@ class Trainer:
             self.algorithm: Algorithm[Any, Any] = algorithm_class(policy, config.algo_kwargs, self.streams)
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.timer)
         self.collector = Collector(policy, pool, config.seed, self.timer)
-        self.compilation = Compilation(config, self.algorithm, self.learner, self.timer)
+        self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
         self._eval_pool: EnvPool | None = None
         self.env_steps = 0
         self.episodes = EpisodeStatistics()
@@ -114,7 +124,13 @@ class Trainer:
         return [self.pool] if self._eval_pool is None else [self.pool, self._eval_pool]
 
     def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
-        return make_pool(self.config, self._factory, stream, num_envs, workers)
+        return make_pool(self.config, self._factory, stream, num_envs, workers, recorded=self._recorded)
+
+    def _changing_shapes(self, pool: EnvPool) -> str | None:
+        """Why an on-policy update cannot be compiled: with steps left out, its minibatches have different sizes."""
+        if isinstance(pool, VectorEnvPool) and pool.skips_steps and isinstance(self.algorithm, OnPolicyAlgorithm):
+            return "this vector environment spends steps on resets, so the number of steps in a rollout changes"
+        return None
 
     def require_room_to_save(self) -> None:
         """Checks that the replay fits into memory with what a checkpoint, written while training continues, copies of it."""
@@ -137,6 +153,7 @@ class Trainer:
         begun_at = self.env_steps
         with cpu_threads(self.config.threads), stop, self.progress:
             self.progress.note(self.describe())
+            self._note_spaces()
             self.log.open(self.run, tensorboard=self.config.log.tensorboard, from_step=self.env_steps)
             try:
                 self.divergence.check()
@@ -195,7 +212,7 @@ class Trainer:
         """One step of every environment, then the updates that are due."""
         self.timer.lap("rest")
         collected = self.collector.collect(self.env_steps)
-        count = len(collected.step.reward)
+        count = len(collected.step.envs)
         self.env_steps += count
         for due in self._due.values():
             due.add(count)
@@ -265,6 +282,14 @@ class Trainer:
             f"{config.algo} on {config.env_id}, seed {config.seed}, {config.num_envs} env(s), device {config.device}, replay "
             f"{megabytes:.1f} MB, writing to {where}"
         )
+
+    def _note_spaces(self) -> None:
+        """Says what observations and actions were taken for."""
+        spec = self.policy.spec
+        self.progress.note(f"observation: {describe_observation(spec.observation, self.policy.network)}")
+        action = describe_action(spec.action)
+        if action is not None:
+            self.progress.note(f"action: {action}")
 
     def progress_values(self) -> dict[str, float]:
         """The metrics for a progress display."""

@@ -113,7 +113,8 @@ def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None
         factory = RegisteredEnv(config.env_id, config.env_kwargs)
     if isinstance(factory, RegisteredEnv):
         factory = _drawing(factory)
-    with contextlib.closing(make_pool(config, factory and FilmedEnv(factory, film), FINAL_EPISODES, 1)) as pool:
+    drawn = factory and FilmedEnv(factory, film)
+    with contextlib.closing(make_pool(config, drawn, FINAL_EPISODES, 1, recorded=policy.spec.observation)) as pool:
         film.frames.clear()  # the pool has already reset its environment once, to check its output
         film.episode = -1
         evaluate_policy(policy, pool, 1, limit=EpisodeLimit(config.eval.max_episode_steps, config.env_id))

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.cnn.nature import NATURE_LAYERS, Layer, NatureCNN
+from rl_training.models import observation as encoders  # it needs NatureCNN of this package
+from rl_training.models.cnn.nature import NATURE_LAYERS, Layer
 from rl_training.models.continuous import Actor, GaussianActorCritic, TwinCritic
+from rl_training.models.encoder import Encoder
 from rl_training.models.mlp import MLP, make_linear
+from rl_training.types import ObservationSpec
 
 #: the convolutions of DrQ's and DrQ-v2's papers
 PAPER_LAYERS: tuple[Layer, ...] = ((32, 3, 2), (32, 3, 1), (32, 3, 1), (32, 3, 1))
@@ -19,16 +22,21 @@ PAPER_FEATURES = 50
 
 
 class Trunk(nn.Module):
-    """Linear, layer normalisation, tanh. Actor and critic each have one after the shared convolutions."""
+    """Linear, layer normalisation, tanh. Actor and critic each have one after the shared convolutions. Vectors beside the
+    images are passed on as they are: among thousands of features of images they would hardly count."""
 
-    def __init__(self, inputs: int, features: int, generator: torch.Generator) -> None:
+    def __init__(self, encoder: Encoder, features: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.linear = make_linear(inputs, features, generator)
+        self._beside = encoder.beside
+        self.linear = make_linear(encoder.out_features - encoder.beside, features, generator)
         self.norm = nn.LayerNorm(features)
+        self.out_features = features + encoder.beside
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.linear(x, self.linear.weight, self.linear.bias)
-        return torch.tanh(F.layer_norm(x, self.norm.normalized_shape, self.norm.weight, self.norm.bias))
+        vectors = x[:, x.shape[1] - self._beside :] if self._beside else None
+        x = F.linear(x if vectors is None else x[:, : -self._beside], self.linear.weight, self.linear.bias)
+        x = torch.tanh(F.layer_norm(x, self.norm.normalized_shape, self.norm.weight, self.norm.bias))
+        return x if vectors is None else torch.cat([x, vectors], dim=1)
 
 
 def orthogonalize(module: nn.Module, generator: torch.Generator) -> None:
@@ -42,12 +50,12 @@ def orthogonalize(module: nn.Module, generator: torch.Generator) -> None:
 
 
 class CNNDrQModel(GaussianActorCritic):
-    """Channel-first uint8 images. Actor and critic each have a ``NatureCNN``; or, with ``paper``, each has a trunk on the
-    paper's convolutions, which they share and which belong to the critic."""
+    """Images, alone or beside vectors. Actor and critic each have a ``NatureCNN``; or, with ``paper``, each has a trunk on
+    the paper's convolutions, which they share and which belong to the critic."""
 
     def __init__(
         self,
-        shape: Sequence[int],
+        observation: ObservationSpec | Sequence[int],
         actions: int,
         hidden: Sequence[int],
         generator: torch.Generator,
@@ -56,17 +64,22 @@ class CNNDrQModel(GaussianActorCritic):
         cnn_layers: Sequence[Layer] | None = None,
         cnn_features: int | None = None,
     ) -> None:
-        actor_encoder: nn.Module
+        """``observation`` is a spec, or the shape of a channel-first image."""
+        spec = observation if isinstance(observation, ObservationSpec) else ObservationSpec.image(*observation)
+        actor_encoder: Trunk | Encoder
         if paper:
-            features = cnn_features or PAPER_FEATURES
-            convolutions = NatureCNN(shape, generator, None, cnn_layers or PAPER_LAYERS)
-            actor_encoder, trunk = (Trunk(convolutions.out_features, features, generator) for _ in range(2))
+            convolutions = encoders.make_encoder(
+                spec, encoders.EncoderConfig(cnn_layers=cnn_layers or PAPER_LAYERS), generator
+            )
+            actor_encoder, trunk = (Trunk(convolutions, cnn_features or PAPER_FEATURES, generator) for _ in range(2))
+            features = trunk.out_features
         else:
             # Without the paper's layer normalisation, bright images must be centred, or only their brightness is learned.
-            features, trunk = cnn_features or 512, None
-            actor_encoder, convolutions = (
-                NatureCNN(shape, generator, features, cnn_layers or NATURE_LAYERS, centre=True) for _ in range(2)
+            config = encoders.EncoderConfig(
+                cnn_layers=cnn_layers or NATURE_LAYERS, cnn_features=cnn_features or 512, centre=True
             )
+            actor_encoder, convolutions = (encoders.make_encoder(spec, config, generator) for _ in range(2))
+            features, trunk = convolutions.out_features, None
         actor = Actor(MLP([features, *hidden, 2 * actions], generator), encoder=actor_encoder)
         critic = TwinCritic(features, actions, hidden, generator, encoder=convolutions, trunk=trunk)
         super().__init__(actor, critic, actions, shared_encoder=paper, smooth_std=paper)

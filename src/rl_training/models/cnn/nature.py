@@ -31,13 +31,14 @@ def make_conv(inputs: int, outputs: int, kernel: int, stride: int, generator: to
 
 
 def scale_images(images: Tensor) -> Tensor:
-    """Scales bytes to 0..1, in channels-last memory, which is faster for CPU kernels."""
-    return images.contiguous(memory_format=torch.channels_last).to(torch.float32).div_(255.0)
+    """Scales bytes to 0..1, as floating-point images are, in channels-last memory, which is faster for CPU kernels."""
+    images = images.contiguous(memory_format=torch.channels_last)
+    return images if images.is_floating_point() else images.to(torch.float32).div_(255.0)
 
 
 class NatureCNN(Encoder):
-    """(batch, channel, height, width) uint8 in 0..255 -> (batch, features), with ReLU after each layer. Without
-    ``features`` there is no linear layer.
+    """(batch, channel, height, width) uint8 in 0..255, or floats in 0..1 -> (batch, features), with ReLU after each layer.
+    Without ``features`` there is no linear layer.
 
     Images are scaled to 0..1, or with ``centre`` to -0.5..0.5; call ``scale`` once to use the result in several passes.
     """
@@ -62,7 +63,7 @@ class NatureCNN(Encoder):
                 raise SpaceError(
                     f"images of {shape[1]}x{shape[2]} are too small for convolutions of (filters, kernel, stride) "
                     f"{[tuple(layer) for layer in layers]}; use larger images or smaller cnn_layers, or "
-                    "the wrapper channels_first if the channels come last"
+                    "the wrapper flatten_observation to take them as vectors"
                 )
         self.convs = convs
         self.layers = nn.ModuleList(convs)
@@ -71,11 +72,14 @@ class NatureCNN(Encoder):
         self.out_features = flat if features is None else features
 
     def scale(self, images: Tensor) -> Tensor:
-        """Converts bytes to the floating-point numbers that the convolutions take."""
+        """Converts images to the floating-point numbers that the convolutions take."""
         scaled = scale_images(images)
-        return scaled.sub_(0.5) if self._centre else scaled
+        if not self._centre:
+            return scaled
+        return scaled - 0.5 if images.is_floating_point() else scaled.sub_(0.5)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Bytes, or what ``scale`` has returned."""
         x = self.scale(images) if images.dtype == torch.uint8 else images
         for conv in self.convs:
             x = torch.relu_(F.conv2d(x, conv.weight, conv.bias, conv.stride))

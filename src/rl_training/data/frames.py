@@ -1,0 +1,210 @@
+"""How observations divide into frames, of which a slot of a ring stores only the newest.
+
+A plain image is a stack of frames along its channels. In a mixture every image is such a stack; the other entries have no
+history, so they are stored beside the newest frames.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_training.errors import ConfigError
+from rl_training.types import Array, ObservationLeaf, ObservationSpec, Step, path_name
+
+#: columns gathered at a time: few enough that frames shared by neighbouring rows are still in the cache
+GATHERED_TOGETHER = 64
+#: number of first steps checked for undeclared frame stacks
+STACK_CHECKS = 100
+
+
+class Frames(ABC):
+    """The frames of packed observations. ``dtype`` is that of one slot: the newest frame, and all that is beside it."""
+
+    dtype: np.dtype[Any]
+
+    def __init__(self, stack: int) -> None:
+        self.stack = stack
+
+    @abstractmethod
+    def newest(self, obs: Array) -> Array:
+        """What a slot stores of one observation."""
+
+    @abstractmethod
+    def split(self, obs: Array) -> Sequence[Array]:
+        """All frames of one observation, oldest first, each as a slot would store it."""
+
+    @abstractmethod
+    def same(self, frame: Array, other: Array) -> bool:
+        """Whether two slots hold the same pictures."""
+
+    @abstractmethod
+    def rebuild(self, column: Array, slots: NDArray[np.int64]) -> torch.Tensor:
+        """The observations (row, batch, ...) whose frames are in these slots (row, batch, stack) of a column."""
+
+    @abstractmethod
+    def images(self, obs: Array) -> list[Array]:
+        """The images of a batch of observations, (batch, channel, height, width) each."""
+
+
+def make_frames(
+    obs_shape: tuple[int, ...], obs_dtype: type[np.generic], stack: int, observation: ObservationSpec | None = None
+) -> Frames:
+    """The frames of a plain array, or of a mixture if ``observation`` is one."""
+    if observation is not None and observation.kind == "mixed":
+        return MixedFrames(observation, stack)
+    return PlainFrames(obs_shape, obs_dtype, stack)
+
+
+def _require_stacks(channels: int, stack: int, name: str = "images") -> int:
+    """The channels of one frame."""
+    if channels % stack:
+        raise ConfigError(
+            f"{name} with {channels} channels are not stacks of {stack} frames; set frame_stack to the number of frames "
+            "that the environment stacks"
+        )
+    return channels // stack
+
+
+class PlainFrames(Frames):
+    """Observations that are one array; a frame is a part of its first axis."""
+
+    def __init__(self, obs_shape: tuple[int, ...], obs_dtype: type[np.generic], stack: int) -> None:
+        super().__init__(stack)
+        self._channels = _require_stacks(obs_shape[0], stack)
+        self.dtype = np.dtype((obs_dtype, (self._channels, *obs_shape[1:])))
+
+    def newest(self, obs: Array) -> Array:
+        return obs[-self._channels :]
+
+    def split(self, obs: Array) -> Sequence[Array]:
+        frames: Array = obs.reshape(self.stack, self._channels, *obs.shape[1:])
+        return list(frames)
+
+    def same(self, frame: Array, other: Array) -> bool:
+        return np.array_equal(frame, other)
+
+    def rebuild(self, column: Array, slots: NDArray[np.int64]) -> torch.Tensor:
+        rows, batch, _ = slots.shape
+        # A single allocation: the allocator would return several of this size to the system, and new ones would be zeroed.
+        stacks = torch.empty((rows, batch, self.stack, *column.shape[1:]), dtype=torch.from_numpy(column[:0]).dtype)
+        for first in range(0, batch, GATHERED_TOGETHER):
+            part = slice(first, first + GATHERED_TOGETHER)
+            for row in range(rows):
+                column.take(slots[row, part], axis=0, out=stacks[row, part].numpy(), mode="clip")
+        return stacks.view(rows, batch, self.stack * self._channels, *column.shape[2:])
+
+    def images(self, obs: Array) -> list[Array]:
+        return [obs] if obs.ndim == 4 else []
+
+
+class MixedFrames(Frames):
+    """Observations that are rows of bytes with images among them; a slot is a shorter row with one frame of each image."""
+
+    def __init__(self, spec: ObservationSpec, stack: int) -> None:
+        super().__init__(stack)
+        self._spec = spec
+        self._size = spec.shape[0]
+        #: of each leaf: whether it is an image, its place in an observation, and its place in a slot
+        self._places: list[tuple[bool, slice, slice]] = []
+        end = 0
+        for leaf, place in zip(spec.leaves, spec.places, strict=True):
+            size = leaf.nbytes
+            if leaf.kind == "image":
+                _require_stacks(leaf.shape[0], stack, f"the images '{path_name(leaf.path)}'")
+                size //= stack
+            self._places.append((leaf.kind == "image", place, slice(end, end + size)))
+            end += size
+        self.dtype = np.dtype((np.uint8, (end,)))
+
+    def _frame(self, obs: Array, age: int) -> Array:
+        """The frame of this age, 0 the newest."""
+        frame: Array = np.empty(self.dtype.shape, np.uint8)
+        for is_image, place, slot in self._places:
+            size = slot.stop - slot.start
+            begin = place.stop - (age + 1) * size if is_image else place.start
+            frame[slot] = obs[begin : begin + size]
+        return frame
+
+    def newest(self, obs: Array) -> Array:
+        return self._frame(obs, 0)
+
+    def split(self, obs: Array) -> Sequence[Array]:
+        return [self._frame(obs, age) for age in range(self.stack - 1, -1, -1)]
+
+    def same(self, frame: Array, other: Array) -> bool:
+        return all(np.array_equal(frame[slot], other[slot]) for is_image, _, slot in self._places if is_image)
+
+    def rebuild(self, column: Array, slots: NDArray[np.int64]) -> torch.Tensor:
+        whole = torch.empty((*slots.shape[:2], self._size), dtype=torch.uint8)
+        out = whole.numpy()
+        for k in range(self.stack):
+            frames = column[slots[..., k]]
+            for is_image, place, slot in self._places:
+                size = slot.stop - slot.start
+                if is_image:
+                    out[..., place.start + k * size : place.start + (k + 1) * size] = frames[..., slot]
+                elif k == self.stack - 1:
+                    out[..., place] = frames[..., slot]
+        return whole
+
+    def images(self, obs: Array) -> list[Array]:
+        entries: list[tuple[ObservationLeaf, Array]] = list(zip(self._spec.leaves, self._spec.entries(obs), strict=True))
+        return [entry for leaf, entry in entries if leaf.kind == "image"]
+
+
+class StackCheck:
+    """Checks that images are the stacks of frames that they are declared to be."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames, self._stack = frames, frames.stack
+        self._checks_left = STACK_CHECKS
+
+    def check(self, step: Step) -> None:
+        """Each observation must be the previous one shifted by one frame: only then can stacks be rebuilt."""
+        if self._stack == 1 and not self._checks_left:
+            return
+        obs, next_obs = step.obs, step.next_obs
+        if step.present is not None:
+            obs, next_obs = obs[step.present], next_obs[step.present]
+        if not len(obs):
+            return
+        images = zip(self._frames.images(obs), self._frames.images(next_obs), strict=True)
+        if self._stack > 1:
+            for image, next_image in images:
+                self._require_moved(image, next_image)
+            return
+        self._checks_left -= 1
+        for image, next_image in images:
+            if self._checks_left:
+                self._warn_of_stacks(image[0], next_image[0])
+
+    def _require_moved(self, obs: Array, next_obs: Array) -> None:
+        channels = obs.shape[1] // self._stack
+        moved = next_obs[:, :-channels] == obs[:, channels:]
+        if not moved.all():
+            env = int(np.flatnonzero(~moved.reshape(len(moved), -1).all(axis=1))[0])
+            raise ConfigError(
+                f"environment {env} does not stack {self._stack} frames: its observation after a step does not start "
+                f"with the last {self._stack - 1} frames of the previous one; set frame_stack to the number of frames "
+                "that it stacks"
+            )
+
+    def _warn_of_stacks(self, obs: Array, next_obs: Array) -> None:
+        """Warns once if an image looks like an undeclared stack: the previous image shifted by some channels."""
+        channels = len(obs)
+        for new in (c for c in range(1, channels) if channels % c == 0):
+            if np.array_equal(next_obs[:-new], obs[new:]) and not np.array_equal(next_obs[-new:], obs[-new:]):
+                self._checks_left = 0
+                warnings.warn(
+                    f"the images look like stacks of {channels // new} frames, but are stored whole; set "
+                    f"algo_kwargs.frame_stack: {channels // new} to store each frame once",
+                    stacklevel=2,
+                )
+                return
