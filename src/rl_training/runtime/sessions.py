@@ -84,16 +84,10 @@ def resume_training(
     try:
         if factory is None and not run.config.env_from_python:
             trust.require_env(run.config.env_id)
-<<<<<<< HEAD
         start = last_good_checkpoint(run_path, warn) if named is None else _as_it_is(named)
         config = _extended(run, 0 if start is None else _step_of(start.path), total_timesteps)
-        trainer = Trainer(config, run=run, factory=factory, progress=progress)
-=======
-        checkpoint = checkpoint or last_good_checkpoint(run_path, warn)
-        config = _extended(run, 0 if checkpoint is None else _step_of(checkpoint), total_timesteps)
-        recorded = None if checkpoint is None else recorded_observation(checkpoint)
+        recorded = None if start is None else recorded_observation(start.path)
         trainer = Trainer(config, run=run, factory=factory, progress=progress, recorded=recorded)
->>>>>>> spaces
         trainer.require_room_to_save()
         if start is not None:
             if not start.with_replay:
