@@ -45,11 +45,12 @@ def _add_train(commands: Any) -> None:
         "--config dqn/cartpole",
         "--config my.yaml --seed 3 --output-dir runs/mine",
         "--algo dqn --env CartPole-v1 --set algo_kwargs.batch_size=128",
+        "--algo ppo --env my_env.py:MyEnv",
     )
     train = _command(commands, "train", "train an agent from a config or from scratch", examples)
     train.add_argument("--config", metavar="NAME_OR_PATH", help="a packaged config (see `list`) or a YAML file")
     train.add_argument("--algo", help="algorithm (see `list`)")
-    train.add_argument("--env", metavar="ID", help="Gymnasium id, or module:id")
+    train.add_argument("--env", metavar="ID", help="Gymnasium id, module:id, module:Class or file.py:Class")
     train.add_argument("--seed", help="random seed of the whole run")
     train.add_argument("--total-timesteps", metavar="N", help="total number of environment steps")
     train.add_argument("--output-dir", metavar="DIR", help="run directory (default: runs/<algo>-<env>-seed<seed>)")

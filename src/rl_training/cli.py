@@ -16,7 +16,7 @@ from rl_training.arguments import make_parser
 from rl_training.commands import looking, training, using
 from rl_training.commands.console import warn
 from rl_training.errors import ConfigError, RLTrainingError, one_line, shown
-from rl_training.search_path import forget_current_directory
+from rl_training.search_path import forget_current_directory, search_current_directory
 
 USER_ERROR = 2
 #: The address space that loading torch takes; with less, it would fail somewhere inside.
@@ -28,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     arguments.command_line = shlex.join(["rl-training", *(sys.argv[1:] if argv is None else argv)])
     warnings.showwarning = _show_warning
-    if not getattr(arguments, "trust_modules", True):
+    if getattr(arguments, "trust_modules", True):
+        search_current_directory()  # the names are the user's own
+    else:
         forget_current_directory()  # before anything searches it for modules and plugins
     try:
         _require_address_space()

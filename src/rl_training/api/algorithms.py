@@ -149,8 +149,11 @@ class ManagedAlgorithm:
 
     def _require_trusted_env(self) -> None:
         """Before an environment is made: its module may be one that only the checkpoint names."""
-        if self._trust is not None and self._factory is None and not self.config.env_from_python:
+        if self._trust is None:
+            return
+        if self._factory is None and not self.config.env_from_python:
             self._trust.require_env(self.config.env_id)
+        self._trust.require_wrappers(self.config.wrappers)
 
     def _evaluate_loaded(self, policy: Policy, episodes: int) -> EvaluationResult | None:
         self._require_trusted_env()

@@ -54,20 +54,23 @@ def resume_command(arguments: argparse.Namespace) -> int:
 
 
 def _run_to_end(trainer: Trainer) -> int:
+    from rl_training.experiment.trust import trust_option
+
     assert trainer.run is not None
     run_dir = shlex.quote(str(trainer.run.path))
+    option = trust_option(trainer.config, trainer.run.path)
     try:
         result = trainer.train()
     finally:
         trainer.close()
     if result.interrupted_by is not None:
-        print(f"stopped and saved at step {result.env_steps}; continue with: rl-training resume {run_dir}")
+        print(f"stopped and saved at step {result.env_steps}; continue with: rl-training resume {run_dir}{option}")
         return 128 + result.interrupted_by
-    _print_summary(result, run_dir)
+    _print_summary(result, run_dir, option)
     return 0
 
 
-def _print_summary(result: TrainResult, run_dir: str) -> None:
+def _print_summary(result: TrainResult, run_dir: str, option: str) -> None:
     evaluation = result.evaluation
     assert evaluation is not None
     total = sum(result.seconds.values())
@@ -81,8 +84,8 @@ def _print_summary(result: TrainResult, run_dir: str) -> None:
         f"episodes{best}\n"
         f"run directory: {run_dir} (config.yaml, metrics.jsonl, evaluation.json, checkpoints/)\n"
         f"next:\n"
-        f"  rl-training eval {run_dir} --episodes 100\n"
+        f"  rl-training eval {run_dir} --episodes 100{option}\n"
         f"  rl-training plot {run_dir}\n"
         f"  rl-training export {run_dir} --format onnx\n"
-        f"  rl-training resume {run_dir} --total-timesteps {2 * result.env_steps}"
+        f"  rl-training resume {run_dir} --total-timesteps {2 * result.env_steps}{option}"
     )

@@ -74,7 +74,7 @@ class TrainConfig(StrictModel):
     """Everything that determines a run."""
 
     algo: str = Field(description="name of the algorithm")
-    env_id: str = Field(description="Gymnasium id, or module:id")
+    env_id: str = Field(description="Gymnasium id, module:id, module:Class or file.py:Class")
     env_from_python: bool = Field(False, description="the environment was passed from Python, so no file can hold it")
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
     env_workers: Literal["inline", "subprocess"] = Field("inline", description="where environments run")

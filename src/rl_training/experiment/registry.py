@@ -2,7 +2,7 @@
 
 - every concrete algorithm class in ``rl_training.algorithms`` that declares a ``name``,
 - every entry point that an installed package declares in the group ``rl_training.algorithms``,
-- any class as ``module:Class``.
+- any class as ``module:Class`` or ``path/to/file.py:Class``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from rl_training import algorithms as package
 from rl_training.algorithms.base import Algorithm
 from rl_training.errors import ConfigError, SpaceError, did_you_mean
+from rl_training.names import imported, split_name
 from rl_training.types import SpaceSpec
 
 ENTRY_POINTS = "rl_training.algorithms"
@@ -108,14 +109,8 @@ def _declared_in(module_name: str) -> dict[str, AlgorithmClass]:
 
 def _imported(path: str, what: str) -> AlgorithmClass:
     """Imports the class at ``module:Class`` and checks it."""
-    module_name, _, attribute = path.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # whatever somebody else's module raises
-        raise ConfigError(
-            f"{what}: cannot import the module '{module_name}' ({type(error).__name__}: {error}); install its package, or "
-            "run where Python finds it"
-        ) from error
+    module_name, attribute = split_name(path)
+    module = imported(module_name or "", what)
     found = getattr(module, attribute, None)
     if found is None:
         classes = (name for name, value in vars(module).items() if isinstance(value, type))

@@ -9,6 +9,7 @@ from rl_training.errors import EnvironmentFault
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import replace_text
 from rl_training.experiment.run import Run
+from rl_training.experiment.trust import trust_option
 
 
 def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, env_steps: int) -> str:
@@ -24,5 +25,5 @@ def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, e
     replace_text(path, json.dumps(report) + "\n")
     return (
         f"The run is saved at step {env_steps}; {path} has the episode seed and the actions that reproduce this. Once the "
-        f"environment is fixed: rl-training resume {shlex.quote(str(run.path))}"
+        f"environment is fixed: rl-training resume {shlex.quote(str(run.path))}{trust_option(config, run.path)}"
     )

@@ -82,6 +82,7 @@ def resume_training(
     try:
         if factory is None and not run.config.env_from_python:
             trust.require_env(run.config.env_id)
+        trust.require_wrappers(run.config.wrappers)
         checkpoint = checkpoint or last_good_checkpoint(run_path, warn)
         config = _extended(run, 0 if checkpoint is None else _step_of(checkpoint), total_timesteps)
         trainer = Trainer(config, run=run, factory=factory, progress=progress)
