@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def _add_resume(commands: Any) -> None:
     examples = ("runs/mine", "runs/mine --total-timesteps 100000")
     resume = _command(commands, "resume", "continue a stopped run, bit for bit", examples)
     resume.add_argument("path", type=Path, metavar="RUN", help="a run directory, or a checkpoint in one")
-    resume.add_argument("--total-timesteps", type=int, metavar="N", help="continue until N steps in total")
+    resume.add_argument("--total-timesteps", type=_positive, metavar="N", help="continue until N steps in total")
     _add_trust(resume)
     resume.add_argument("--quiet", action="store_true", help="do not show progress")
 
@@ -80,13 +81,19 @@ def _add_eval(commands: Any) -> None:
         "runs/mine",
         "runs/mine --episodes 100 --json",
         "runs/mine/checkpoints/best",
-        "runs/mine --episodes 1 --video episode.gif",
+        "runs/mine --episodes 1 --seed 7 --video episode.gif",
+        "runs/mine --episodes 3 --render",
     )
     evaluate = _command(commands, "eval", "evaluate a policy over whole episodes", examples)
     evaluate.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
     evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="number of episodes (default 20)")
     _add_trust(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    evaluate.add_argument(
+        "--seed", type=_count, metavar="N", help="evaluate on the episodes of this seed (default: the run's)"
+    )
+    evaluate.add_argument("--stochastic", action="store_true", help="explore as in training instead of acting greedily")
+    evaluate.add_argument("--render", action="store_true", help="show the episodes on the screen, one after the other")
     evaluate.add_argument("--video", type=Path, metavar="FILE", help="record the first episode as a .gif or .mp4")
 
 
@@ -159,7 +166,21 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
+    return _at_least(1, text)
+
+
+def _count(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    """A whole number, which may be written as 1e6."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value.is_integer():
+        raise argparse.ArgumentTypeError(f"must be a whole number, such as 20000 or 2e4, not {text!r}")
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
+    return int(value) if "e" in text.lower() or "." in text else int(text)

@@ -21,8 +21,14 @@ def eval_command(arguments: argparse.Namespace) -> int:
     from rl_training.api import load_agent
 
     with load_agent(arguments.path, trust_modules=arguments.trust_modules) as agent:
-        film = None if arguments.video is None else agent.film(arguments.video)
-        result = agent.evaluate(arguments.episodes)
+        film = None if arguments.video is None else agent.film(arguments.video, seed=arguments.seed)
+        result = agent.evaluate(
+            arguments.episodes,
+            seed=arguments.seed,
+            deterministic=not arguments.stochastic,
+            render=arguments.render,
+            progress=True,
+        )
     if film is not None:
         extent = f"the first {film.seconds:.0f} s" if film.cut else f"{film.seconds:.1f} s"
         print(f"recorded {extent} of the first episode to {arguments.video}", file=sys.stderr)

@@ -19,6 +19,7 @@ from pydantic_core import PydanticSerializationError
 from rl_training.algorithms.config import (
     AlgorithmConfig,
     Count,
+    Fraction,
     Positive,
     StrictModel,
     current_name,
@@ -43,6 +44,17 @@ class EvalConfig(StrictModel):
     episodes: Positive = Field(10, description="episodes in each evaluation")
     final_episodes: Positive = Field(100, description="episodes in the evaluation after training")
     num_envs: Positive = Field(10, description="environments evaluated in parallel")
+    budget: Fraction | None = Field(
+        0.1,
+        description="env steps that all evaluations together may take, as a share of the training steps: they have fewer "
+        "episodes or are left out; null: no limit, which is the default if interval, episodes or final_episodes is set",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_is_asked_for_is_done(cls, data: Any) -> Any:
+        chosen = isinstance(data, Mapping) and data.keys() & {"interval", "episodes", "final_episodes"}
+        return {"budget": None, **data} if chosen else data
 
 
 class CheckpointConfig(StrictModel):

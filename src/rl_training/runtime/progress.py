@@ -38,6 +38,9 @@ class Progress:
     def update(self, watched: Watched) -> None:
         pass
 
+    def evaluating(self, done: int, episodes: int) -> None:
+        """Shows how far an evaluation is."""
+
     def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
         pass
 
@@ -63,6 +66,15 @@ class _TimedProgress(Progress):
         if now >= self._next or watched.env_steps >= self._total:
             self._next = now + self.seconds
             self._show(watched)
+
+    def evaluating(self, done: int, episodes: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self.seconds
+            self._show_evaluation(f"evaluation: {done}/{episodes} episodes")
+
+    def _show_evaluation(self, text: str) -> None:
+        raise NotImplementedError
 
     def _rate(self, watched: Watched) -> float:
         return (watched.env_steps - self._start_step) / max(time.monotonic() - self._start_time, 1e-9)
@@ -97,6 +109,8 @@ class LineProgress(_TimedProgress):
 
     def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+    _show_evaluation = note
 
     def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
         print(
@@ -149,6 +163,9 @@ class BarProgress(_TimedProgress):
             values=self._describe(watched),
             refresh=True,
         )
+
+    def _show_evaluation(self, text: str) -> None:
+        self._bar.update(self._task, values=text, refresh=True)
 
     def note(self, text: str) -> None:
         self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -27,6 +27,7 @@ from rl_training.runtime.collector import Collector
 from rl_training.runtime.compilation import Compilation
 from rl_training.runtime.episodes import EpisodeStatistics
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.evaluation_budget import EvaluationBudget
 from rl_training.runtime.faults import write_fault_report
 from rl_training.runtime.learner import Learner, make_learner
 from rl_training.runtime.progress import Progress
@@ -86,6 +87,7 @@ class Trainer:
         self._eval_pool: EnvPool | None = None
         self.env_steps = 0
         self.episodes = EpisodeStatistics()
+        self.evaluations = EvaluationBudget(config.eval)
         self.best_return: float | None = None
         self._due = {
             "log": Due(config.log.interval),
@@ -118,8 +120,8 @@ class Trainer:
 
     # ---------------------------------------------------------------------------------------------- the loop
 
-    def train(self, total_timesteps: int | None = None) -> TrainResult:
-        """Continues until the run has seen this many env steps in all (default: the configured number)."""
+    def train(self, total_timesteps: int | None = None, *, evaluate: bool = True) -> TrainResult:
+        """Continues until the run has seen this many env steps in all (default: the configured number), then evaluates."""
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
         stop = StopRequest()
         evaluation = None
@@ -137,8 +139,9 @@ class Trainer:
                 self._loop(total, stop)
                 self.log.close()
                 self.checkpoints.save_last()
-                if not stop:
-                    evaluation = self.evaluate(self.config.eval.final_episodes, stop)
+                if evaluate and not stop:
+                    episodes = self.evaluations.episodes_at_end(self.env_steps, self.config.num_envs, self.episodes)
+                    evaluation = self.evaluate(episodes, stop)
             except EnvironmentFault as fault:
                 self._save_after_fault(fault)
             finally:
@@ -192,11 +195,13 @@ class Trainer:
         if self._due["log"].settle():
             self.log.write("train", self.env_steps, self._train_metrics())
         if self._due["eval"].count():
-            result = self.evaluate(self.config.eval.episodes, stop)
-            if result is None:
+            episodes = self.evaluations.episodes_during(self.env_steps, self.config.num_envs, self.episodes)
+            result = self.evaluate(episodes, stop) if episodes else None
+            if episodes and result is None:
                 return  # stopped early: still due, so it is repeated after resuming
             self._due["eval"].settle()
-            self._note_evaluation(result)
+            if result is not None:
+                self._note_evaluation(result)
         if self._due["checkpoint"].settle():
             self.checkpoints.save_due()
         self.progress.update(self)
@@ -207,11 +212,14 @@ class Trainer:
             self._eval_pool = self._make_pool("eval", self.config.eval.num_envs, "inline")
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
-            result = evaluate_policy(self.collector.policy, self._eval_pool, episodes, lambda: bool(stop))
+            result = evaluate_policy(
+                self.collector.policy, self._eval_pool, episodes, lambda: bool(stop), watch=self.progress.evaluating
+            )
         self.timer.lap("evaluation")
         return result
 
     def _note_evaluation(self, result: EvaluationResult) -> None:
+        self.evaluations.spend(result)
         self.checkpoints.outdated()  # one already written at this step lacks this evaluation
         improved = self.best_return is None or result.mean_return > self.best_return
         if improved:
@@ -248,6 +256,7 @@ class Trainer:
         return {
             "env_steps": self.env_steps,
             "episodes": self.episodes.state_dict(),
+            "evaluations": self.evaluations.state_dict(),
             "best_return": self.best_return,
             "owed": {name: due.owed for name, due in self._due.items()},
             "checkpoints": self.checkpoints.count,
@@ -279,6 +288,7 @@ class Trainer:
         self.streams.load_state_dict(state["streams"])
         self.compilation.in_force = state["compiled"]
         self.episodes.load_state_dict(state["episodes"])
+        self.evaluations.load_state_dict(state["evaluations"])
         self.best_return = state["best_return"]
         for name, due in self._due.items():
             due.owed = state["owed"][name]

@@ -1,0 +1,64 @@
+"""The environments that can be passed from Python: names, objects and functions."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.algorithms.policy import Policy
+from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv, env_name
+from rl_training.errors import ConfigError, SpaceError
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.cadence import cpu_threads
+from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.progress import Progress
+from rl_training.runtime.setup import make_pool
+from rl_training.runtime.video import on_screen
+from rl_training.types import SpaceSpec
+
+EnvLike = str | gym.Env[Any, Any] | EnvFactory
+
+
+def describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
+    """An environment as config values, and a factory if those cannot describe it."""
+    if isinstance(env, str):
+        return {"env_id": env}, None
+    if isinstance(env, gym.Env):
+        return {"env_id": env_name(env), "env_from_python": True}, GivenEnv(env)
+    if callable(env):
+        return {"env_id": getattr(env, "__name__", type(env).__name__), "env_from_python": True}, env
+    raise ConfigError(f"env must be a Gymnasium id, an environment or a function that creates one, not {env!r}")
+
+
+def factory_of(env: EnvLike) -> EnvFactory:
+    """What creates the environment."""
+    values, factory = describe_env(env)
+    return factory or RegisteredEnv(values["env_id"])
+
+
+def evaluate_apart(
+    policy: Policy,
+    config: TrainConfig,
+    factory: EnvFactory | None,
+    episodes: int,
+    *,
+    rng: np.random.Generator | None,
+    render: bool,
+    env_steps: int,
+    shown: Progress,
+) -> EvaluationResult | None:
+    """An evaluation on environments of its own."""
+    made_by, num_envs = (on_screen(config, factory), 1) if render else (factory, config.eval.num_envs)
+    with contextlib.closing(make_pool(config, made_by, "eval", num_envs)) as pool:
+        require_spaces(policy, pool.spec)
+        with cpu_threads(config.threads), shown:
+            return evaluate_policy(policy, pool, episodes, rng=rng, env_steps=env_steps, watch=shown.evaluating)
+
+
+def require_spaces(policy: Policy, spec: SpaceSpec) -> None:
+    """Refuses an environment that the policy was not trained for."""
+    if policy.spec != spec:
+        raise SpaceError("the spaces of the environment differ from those that the policy was trained with")
