@@ -234,7 +234,9 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     for entry in algorithms().values():
         assert re.search(rf"^  {entry.name} +{re.escape(entry.summary)}", printed, re.MULTILINE)
     for name in packaged_configs():
-        assert f"\n  {name}\n" in printed
+        assert re.search(rf"^  {name} +\w.*", printed, re.MULTILINE), "every config says what it is"
+    assert "rl-training[box2d]" in printed
+    assert re.search(r"^  dqn/cartpole .*; return 500, \d+ s$", printed, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", sorted(packaged_configs()))
@@ -245,6 +247,40 @@ def test_show_prints_a_config_that_resolves_to_itself(name: str, tmp_path: Path,
     (tmp_path / "shown.yaml").write_text(shown)
     assert main(["show", str(tmp_path / "shown.yaml")]) == 0
     assert capsys.readouterr().out == shown
+
+
+def test_what_configs_are_expected_to_reach_was_measured() -> None:
+    import expected
+
+    from rl_training.experiment.packaged import expected_results
+
+    assert expected_results() == expected.expected(), "python benchmarks/expected.py writes it again"
+
+
+def test_list_shows_the_runs_below_a_directory(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--runs", str(run.parent)]) == 0
+    line = capsys.readouterr().out.strip()
+    assert re.fullmatch(
+        rf"{re.escape(str(run))}  dqn on CartPole-v1, seed 1, step 300/300, return [\d.]+ over 2 episodes", line
+    )
+    assert main(["list", "--runs", str(run / "tensorboard")]) == 2
+    assert "there is no run below" in capsys.readouterr().err
+
+
+def test_show_prints_every_setting_of_an_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    from rl_training.experiment.registry import get_algorithm
+
+    for name in ALGORITHMS:
+        assert main(["show", name.upper()]) == 0
+        printed = capsys.readouterr().out
+        for setting in get_algorithm(name).config_class.model_fields:
+            assert re.search(rf"^  {setting}: \w.* \(.*; default .*\)$", printed, re.MULTILINE), setting
+    assert main(["show", "dqn"]) == 0
+    printed = capsys.readouterr().out
+    assert "  batch_size: transitions in one update (int, at least 1; default 64)\n" in printed
+    assert "(float | None, above 0; default 10.0)" in printed
+    assert "  gamma: discount factor (float, at least 0 and at most 1; default 0.99)\n" in printed
+    assert "  eval.episodes: episodes in each evaluation (int, at least 1; default 10)\n" in printed
 
 
 def test_plot_draws_a_png(
@@ -278,6 +314,44 @@ def assert_is_a_drawing(path: Path) -> None:
     assert pixels.shape[0] > 300
     assert pixels.shape[1] > 500
     assert pixels.std() > 0.01, "the picture is blank"
+
+
+# ------------------------------------------------------------------------------------------------ as people type it
+
+
+def test_a_number_may_be_written_with_an_exponent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
+    options = ["--set=algo_kwargs.buffer_size=2e2", "--device=auto", "--algo=DQN", "--output-dir=run"]
+    assert main(["train", "--config=my.yaml", "--quiet", "--total-timesteps=6e1", *options]) == 0
+    config = written_config(Path("run"))
+    assert (config["total_timesteps"], config["algo_kwargs"]["buffer_size"]) == (60, 200)
+    assert (config["algo"], config["device"]) == ("dqn", "auto")
+    assert main(["resume", "run", "--quiet", "--total-timesteps=1e2"]) == 0
+
+
+@pytest.mark.parametrize("name", ["PPO", "qr-dqn", "QRDQN", "DrQv2", "Recurrent_PPO"])
+def test_an_algorithm_is_found_in_any_letters(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", name]) == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("override", "place"), [("batch_size=4", "algo_kwargs.batch_size"), ("final_episodes=4", "eval.final_episodes")]
+)
+def test_a_setting_without_its_group_is_pointed_to(override: str, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--config=dqn/cartpole", f"--set={override}"]) == 2
+    assert f"did you mean '{place}'?" in capsys.readouterr().err
+
+
+def test_version_and_a_bare_command(capsys: pytest.CaptureFixture[str]) -> None:
+    from rl_training import __version__
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert (stopped.value.code, capsys.readouterr().out) == (0, f"rl-training {__version__}\n")
+    assert main([]) == 0
+    assert "commands:" in capsys.readouterr().out
 
 
 # ------------------------------------------------------------------------------------------------- the first answer

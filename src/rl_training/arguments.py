@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_training.version import __version__
+
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser; ``command`` is the name of the chosen command."""
@@ -17,7 +19,9 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="examples:\n  rl-training train --config dqn/cartpole\n  rl-training list\n  rl-training train --help",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.add_argument("--version", action="version", version=f"rl-training {__version__}")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_train(commands)
     _add_resume(commands)
     _add_eval(commands)
@@ -50,12 +54,12 @@ def _add_train(commands: Any) -> None:
     )
     train = _command(commands, "train", "train an agent from a config or from scratch", examples)
     train.add_argument("--config", metavar="NAME_OR_PATH", help="a packaged config (see `list`) or a YAML file")
-    train.add_argument("--algo", help="algorithm (see `list`)")
+    train.add_argument("--algo", help="algorithm (see `list`), or module:Class")
     train.add_argument("--env", metavar="ID", help="Gymnasium id, module:id, module:Class or file.py:Class")
     train.add_argument("--seed", help="random seed of the whole run")
-    train.add_argument("--total-timesteps", metavar="N", help="total number of environment steps")
+    train.add_argument("--total-timesteps", metavar="N", help="total number of environment steps, such as 1e6")
     train.add_argument("--output-dir", metavar="DIR", help="run directory (default: runs/<algo>-<env>-seed<seed>)")
-    train.add_argument("--device", help="cpu, cuda, cuda:0, mps")
+    train.add_argument("--device", help="cpu, cuda, cuda:0, mps, or auto: the best there is")
     train.add_argument(
         "--set",
         dest="overrides",
@@ -124,9 +128,12 @@ def _add_export(commands: Any) -> None:
 
 
 def _add_list_show_plot(commands: Any) -> None:
-    _command(commands, "list", "list the algorithms and the packaged configs", ("",))
-    show = _command(commands, "show", "print a config with every default spelled out", ("dqn/cartpole",))
-    show.add_argument("config", metavar="CONFIG", help="a packaged config or a YAML file")
+    summary = "list the algorithms and the packaged configs, or the runs below a directory"
+    listing = _command(commands, "list", summary, ("", "--runs runs"))
+    listing.add_argument("--runs", type=Path, metavar="DIR", help="instead, list the runs below this directory")
+    summary = "print a config with every default spelled out, or every setting of an algorithm with its meaning"
+    show = _command(commands, "show", summary, ("dqn/cartpole", "dqn"))
+    show.add_argument("config", metavar="CONFIG", help="a packaged config, a YAML file or an algorithm")
     examples = ("runs/mine", "runs/dqn-* --output curves.png")
     summary = "plot learning curves; runs that differ only in their seed become a mean with a band"
     plot = _command(commands, "plot", summary, examples)

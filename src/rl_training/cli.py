@@ -25,7 +25,11 @@ LEAST_ADDRESSES = 800_000_000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 on success, 2 for a user error, 128 + n after signal n."""
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return 0
     arguments.command_line = shlex.join(["rl-training", *(sys.argv[1:] if argv is None else argv)])
     warnings.showwarning = _show_warning
     if getattr(arguments, "trust_modules", True):

@@ -24,8 +24,26 @@ ENTRY_POINTS = "rl_training.algorithms"
 AlgorithmClass = type[Algorithm[Any, Any]]
 
 
+def canonical_name(name: str) -> str:
+    """The name of an algorithm as it is registered, if it is given in other letters or as its class: PPO, QR-DQN, DrQv2."""
+    plain = name.lower().replace("-", "_")
+    if ":" in name or plain in package.module_names():
+        return name if ":" in name else plain
+    for known, algorithm in algorithms().items():
+        if plain in (known.lower(), algorithm.public_name.lower()):
+            return known
+    return name
+
+
+def find_algorithm(name: str) -> AlgorithmClass | None:
+    """The algorithm with this name, if there is one."""
+    known = canonical_name(name)
+    return get_algorithm(known) if ":" in known or known in algorithms() else None
+
+
 def get_algorithm(name: str) -> AlgorithmClass:
     """The algorithm with this name or ``module:Class`` path, or an error with the nearest name."""
+    name = canonical_name(name)
     if ":" in name:
         return _imported(name, f"algo '{name}'")
     if name in package.module_names():  # the usual case, without importing the others

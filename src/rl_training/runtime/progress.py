@@ -52,7 +52,8 @@ class _TimedProgress(Progress):
 
     def __init__(self) -> None:
         self._total = 0
-        self._start_step = self._next = 0.0
+        self._start_step = 0.0
+        self._next = time.monotonic() + self.seconds
         self._start_time = 0.0
 
     def start(self, watched: Watched, total: int) -> None:

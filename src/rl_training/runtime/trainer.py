@@ -79,7 +79,8 @@ class Trainer:
         self._free_at_first = available_memory()
         with cpu_threads(config.threads):
             policy = algorithm_class.make_policy(config.algo_kwargs, pool.spec, init_generator(config.seed))
-            policy.network.to(usable_device(config.device))
+            self._device = usable_device(config.device)
+            policy.network.to(self._device)
             self.algorithm: Algorithm[Any, Any] = algorithm_class(policy, config.algo_kwargs, self.streams)
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.timer)
         self.collector = Collector(policy, pool, config.seed, self.timer)
@@ -240,7 +241,7 @@ class Trainer:
         config, megabytes = self.config, self.learner.nbytes / 1e6
         where = "nowhere" if self.run is None else self.run.path
         return (
-            f"{config.algo} on {config.env_id}, seed {config.seed}, {config.num_envs} env(s), device {config.device}, replay "
+            f"{config.algo} on {config.env_id}, seed {config.seed}, {config.num_envs} env(s), device {self._device}, replay "
             f"{megabytes:.1f} MB, writing to {where}"
         )
 
