@@ -42,6 +42,7 @@ def _command(commands: Any, name: str, summary: str, examples: Sequence[str]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=name)
+    parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     return parser
 
 

@@ -8,6 +8,7 @@ import os
 import resource
 import shlex
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TextIO
@@ -15,8 +16,9 @@ from typing import TextIO
 from rl_training.arguments import make_parser
 from rl_training.commands import looking, training, using
 from rl_training.commands.console import warn
-from rl_training.errors import ConfigError, RLTrainingError, one_line, shown
+from rl_training.errors import ConfigError, EnvironmentFault, RLTrainingError, one_line, shown
 from rl_training.search_path import forget_current_directory, search_current_directory
+from rl_training.tracebacks import frames_of
 
 USER_ERROR = 2
 #: The address space that loading torch takes; with less, it would fail somewhere inside.
@@ -42,7 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except RLTrainingError as error:
+        if arguments.debug:
+            traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, EnvironmentFault) and error.__cause__ is not None and not arguments.debug:
+            _print_frames(frames_of(error.__cause__))
         return USER_ERROR
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's way to say the same
@@ -62,6 +68,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"error: {shown(error.filename)} cannot be opened: {error.strerror}; {CANNOT_OPEN[error.errno]}", file=sys.stderr
         )
         return USER_ERROR
+
+
+def _print_frames(frames: list[str]) -> None:
+    """Prints where in the environment its exception was raised."""
+    if frames:
+        print("in the environment (--debug also shows the frames of rl_training and Gymnasium):", file=sys.stderr)
+    for frame in frames:
+        print(f"  {frame}", file=sys.stderr)
 
 
 #: Failures to open a file that can happen anywhere, and what to do about them.

@@ -10,8 +10,10 @@ import numpy as np
 
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv, env_name
+from rl_training.envs.known import package_of
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.plain_data import require_plain
 from rl_training.runtime.cadence import cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.progress import Progress
@@ -27,10 +29,32 @@ def describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
     if isinstance(env, str):
         return {"env_id": env}, None
     if isinstance(env, gym.Env):
-        return {"env_id": env_name(env), "env_from_python": True}, GivenEnv(env)
+        known = _described_by_spec(env)
+        return known or {"env_id": env_name(env), "env_from_python": True}, GivenEnv(env)
     if callable(env):
         return {"env_id": getattr(env, "__name__", type(env).__name__), "env_from_python": True}, env
     raise ConfigError(f"env must be a Gymnasium id, an environment or a function that creates one, not {env!r}")
+
+
+def _described_by_spec(env: gym.Env[Any, Any]) -> dict[str, Any] | None:
+    """The config values of an environment that ``gym.make`` made, if these are all that it takes to make it again."""
+    spec = env.spec
+    if spec is None or spec.id not in gym.registry or spec.additional_wrappers:
+        return None
+    registered = gym.registry[spec.id]
+    if spec.max_episode_steps != registered.max_episode_steps or spec.entry_point != registered.entry_point:
+        return None
+    given = {key: value for key, value in spec.kwargs.items() if registered.kwargs.get(key, ...) != value}
+    given.pop("render_mode", None)
+    try:
+        require_plain(given, "env_kwargs")
+    except ConfigError:
+        return None
+    module = spec.entry_point.partition(":")[0] if isinstance(spec.entry_point, str) else None
+    if module is None or module == "__main__":
+        return None
+    here = not module.startswith(("gymnasium.", "rl_training.")) and package_of(spec.id) is None
+    return {"env_id": f"{module}:{spec.id}" if here else spec.id, "env_kwargs": given}
 
 
 def factory_of(env: EnvLike) -> EnvFactory:

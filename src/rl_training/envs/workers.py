@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import pickle
 import resource
 import signal
 import warnings
@@ -14,10 +15,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
+import cloudpickle
 import numpy as np
 
 from rl_training.envs.factory import EnvFactory, close_env, created
-from rl_training.errors import ConfigError, described
+from rl_training.errors import ConfigError, described, shown
+from rl_training.tracebacks import WorkerError, frames_of
 
 #: The observation, and its action mask if the environment provides one.
 Observed = tuple[Any, Any]
@@ -29,8 +32,22 @@ FURTHER_FILES = 8
 ADDRESSES_PER_WORKER = 200_000_000
 
 
+#: What Gymnasium expects of an environment, for messages.
+RESET, STEP = "(observation, info)", "(observation, reward, terminated, truncated, info)"
+
+
 def _observed(obs: Any, info: dict[str, Any]) -> Observed:
-    return obs, info.get("action_mask")
+    try:
+        return obs, info.get("action_mask")
+    except AttributeError:
+        raise TypeError(f"info must be a dictionary, not {shown(info)}") from None
+
+
+def _not_the_api(call: str, returned: Any, expected: str) -> TypeError:
+    """The error for an environment that was written for another interface, such as that of the old Gym."""
+    count = f"{len(returned)} values" if isinstance(returned, tuple) else shown(returned)
+    old = "; split the old done into terminated and truncated" if call == "step" else ""
+    return TypeError(f"{call} returned {count}, but Gymnasium's interface is {expected}{old}")
 
 
 class Worker(Protocol):
@@ -63,12 +80,30 @@ class LocalWorker:
             close_env(self.env)
             self.env = created(self._factory)
         self._used = True
-        return _observed(*self.env.reset(seed=seed))
+        returned = self._reset(seed)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise _not_the_api("reset", returned, RESET)
+        return _observed(*returned)
+
+    def _reset(self, seed: int) -> Any:
+        try:
+            return self.env.reset(seed=seed)
+        except TypeError as error:
+            if "unexpected keyword argument 'seed'" not in str(error):
+                raise
+            raise TypeError(
+                "reset takes no seed, but Gymnasium's interface is reset(self, *, seed=None, options=None), which calls "
+                "super().reset(seed=seed)"
+            ) from error
 
     def begin_step(self, action: Any) -> None:
         if isinstance(action, np.ndarray):
             action = action.copy()  # an environment may change its action in place; the caller keeps it for replays
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        returned = self.env.step(action)
+        try:
+            obs, reward, terminated, truncated, info = returned
+        except (TypeError, ValueError):
+            raise _not_the_api("step", returned, STEP) from None
         self._result = _observed(obs, info), reward, terminated, truncated
 
     def end_step(self) -> StepReturn:
@@ -109,6 +144,20 @@ def require_room_for_workers(count: int) -> None:
         )
 
 
+class _Sent:
+    """A factory on its way to a worker process of this one. Unlike pickle, cloudpickle also sends lambdas and closures."""
+
+    def __init__(self, factory: EnvFactory) -> None:
+        self.factory = factory
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (cloudpickle.dumps(self.factory),)
+
+
+def _received(content: bytes) -> EnvFactory:
+    return cloudpickle.loads(content)  # type: ignore[no-any-return]
+
+
 class ProcessWorker:
     """An environment in a separate process, connected by a pipe."""
 
@@ -118,13 +167,14 @@ class ProcessWorker:
             self._pipe, remote = context.Pipe()
         except OSError as error:
             raise ConfigError(f"cannot start a worker process ({error.strerror}): {_ADVICE}") from error
-        self._process = context.Process(target=_serve, args=(remote, factory, fresh), daemon=True)
         try:
+            self._process = context.Process(target=_serve, args=(remote, _Sent(factory), fresh), daemon=True)
             self._process.start()
-        except (AttributeError, TypeError, ValueError) as error:  # raised when a closure or an open handle is sent
+        except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:  # for instance an open file is sent
+            self._pipe.close()
             raise ConfigError(
-                "env_workers: subprocess needs a Gymnasium id or a factory defined at the top level of a module "
-                f"({error}); use env_workers: inline for this environment"
+                f"the function that creates the environment cannot be sent to a worker process ({described(error)}); give "
+                "the environment by its name, or use env_workers: inline"
             ) from error
         except (OSError, MemoryError) as error:
             self._pipe.close()
@@ -145,7 +195,7 @@ class ProcessWorker:
             self._process.join(timeout=1.0)
             raise RuntimeError(f"its worker process has died (exit code {self._process.exitcode})") from error
         if failed:
-            raise RuntimeError(value)
+            raise WorkerError(*value)
         return value
 
     def reset(self, seed: int) -> Observed:
@@ -190,7 +240,7 @@ def _serve(pipe: Connection, factory: EnvFactory, fresh: bool) -> None:
                     answer = getattr(worker, command)(*args)
                 pipe.send((False, answer))
             except (Exception, SystemExit) as error:
-                pipe.send((True, described(error)))
+                pipe.send((True, (described(error), frames_of(error))))
         if worker is not None:
             warnings.simplefilter("ignore")  # nobody reads what a worker process has to say at its end
             worker.close()

@@ -10,6 +10,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import replace_text
 from rl_training.experiment.run import Run
 from rl_training.experiment.trust import trust_option
+from rl_training.tracebacks import frames_of
 
 
 def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, env_steps: int) -> str:
@@ -21,6 +22,7 @@ def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, e
         "problem": fault.problem,
         "episode_seed": fault.episode_seed,
         "actions": fault.actions,
+        "traceback": [] if fault.__cause__ is None else frames_of(fault.__cause__),
     }
     replace_text(path, json.dumps(report) + "\n")
     return (
