@@ -206,7 +206,7 @@ def test_export_writes_an_onnx_that_acts_alike(
     monkeypatch.chdir(tmp_path)
     assert main(["export", str(run)]) == 0
     assert "verified" in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy.onnx", "policy.onnx.json"]
     obs = np.random.default_rng(3).standard_normal((50, 4)).astype(np.float32)
     action, values = onnxruntime.InferenceSession("policy.onnx").run(None, {"obs": obs})
     assert action.tolist() == values.argmax(axis=1).tolist()
@@ -216,13 +216,46 @@ def test_export_writes_an_onnx_that_acts_alike(
 
 def test_export_writes_safetensors_that_can_be_loaded(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rl_training.runtime.export import load_exported
-    from rl_training.runtime.inference import predict
 
     output = tmp_path / "mine.safetensors"
     assert main(["export", str(run), "--format", "safetensors", "--output", str(output)]) == 0
     assert f"to {output}; verified" in capsys.readouterr().out
     assert main(["predict", str(run), "--obs", json.dumps(OBS)]) == 0
-    assert json.loads(capsys.readouterr().out) == predict(load_exported(output), OBS)[0]
+    assert json.loads(capsys.readouterr().out) == load_exported(output).predict(OBS)[0]
+
+
+def test_an_export_goes_by_its_name_and_says_what_it_is(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import onnxruntime
+
+    for suffix in ("onnx", "safetensors"):
+        assert main(["export", str(run), "--output", str(tmp_path / f"mine.{suffix}")]) == 0
+        beside = json.loads((tmp_path / f"mine.{suffix}.json").read_text())
+        assert (beside["algorithm"], beside["env_id"], beside["outputs"]) == ("dqn", "CartPole-v1", ["action", "values"])
+        assert beside["inputs"] == {"obs": {"shape": ["batch", 4], "dtype": "float32"}}
+        assert beside["wrappers_not_inside"] == []
+    session = onnxruntime.InferenceSession(str(tmp_path / "mine.onnx"))
+    inside = json.loads(session.get_modelmeta().custom_metadata_map["rl_training"])
+    assert inside == beside
+    capsys.readouterr()
+    assert main(["export", str(run), "--format=onnx", "--output", str(tmp_path / "other.safetensors")]) == 2
+    assert "the format onnx contradicts the name" in capsys.readouterr().err
+    assert not (tmp_path / "other.safetensors").exists()
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_files_are_readable_as_the_umask_says(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        (tmp_path / "c.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=60)))
+        assert main(["train", f"--config={tmp_path / 'c.yaml'}", f"--output-dir={tmp_path / 'run'}", "--quiet"]) == 0
+        assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "p.safetensors")]) == 0
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert any(path.suffix == ".safetensors" for path in files)
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
 
 
 # ------------------------------------------------------------------------------------------------ list, show, plot

@@ -120,12 +120,13 @@ def _add_predict(commands: Any) -> None:
 
 
 def _add_export(commands: Any) -> None:
-    examples = ("runs/mine --format onnx", "runs/mine --format safetensors --output policy.safetensors")
+    examples = ("runs/mine --format onnx", "runs/mine --output policy.safetensors")
     export = _command(commands, "export", "export a policy for use in other programs, and verify it", examples)
     export.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
     _add_trust(export)
-    export.add_argument("--format", choices=("onnx", "safetensors"), default="onnx")
-    export.add_argument("--output", type=Path, metavar="FILE", help="default: policy.<format> in the current directory")
+    export.add_argument("--format", choices=("onnx", "safetensors"), help="default: by the name of the output, or onnx")
+    help_output = "default: policy.<format> in the current directory; a description is written beside it, as FILE.json"
+    export.add_argument("--output", type=Path, metavar="FILE", help=help_output)
 
 
 def _add_list_show_plot(commands: Any) -> None:

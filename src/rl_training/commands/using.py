@@ -115,7 +115,7 @@ def export_command(arguments: argparse.Namespace) -> int:
     from rl_training.runtime.inference import load_policy
 
     config, policy, checkpoint = load_policy(arguments.path, warn, trust_modules=arguments.trust_modules)
-    output = arguments.output or Path(f"policy.{arguments.format}")
+    output = arguments.output or Path(f"policy.{arguments.format or 'onnx'}")
     difference = export_policy(policy, config, output, arguments.format)
     print(f"exported {checkpoint} to {output}; verified: the largest difference from the original is {difference:.1e}")
     return 0

@@ -31,7 +31,7 @@ from rl_training.experiment.compat import (
     stamp,
     unknown_to_us,
 )
-from rl_training.experiment.files import parse_json, remove
+from rl_training.experiment.files import parse_json, remove, with_usual_permissions
 from rl_training.experiment.folder import CheckpointFolder, fingerprint_of
 from rl_training.experiment.manifest import MANIFEST, seal
 from rl_training.experiment.states import parse_arrays, put_arrays, take_arrays
@@ -77,6 +77,7 @@ def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, 
             (temporary / f"{name}.json").write_text(json.dumps(skeleton), "utf-8")
             if arrays:
                 save_safetensors(arrays, temporary / f"{name}.safetensors")  # without a copy, because a replay is large
+                with_usual_permissions(temporary / f"{name}.safetensors")
         files = {file.name: fingerprint_of(file) for file in sorted(temporary.iterdir())}
         versions = {"schema_version": current_version(CONTAINER), **stamp(parts)}
         manifest = seal({**versions, "parts": list(parts), "files": files, "info": dict(info)})
