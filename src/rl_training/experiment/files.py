@@ -120,7 +120,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def with_usual_permissions(path: Path) -> None:
-    """Gives a file the permissions that the umask leaves to new files; safetensors makes its own readable only to the user."""
+    """Gives a file the permissions that the umask leaves to new files; safetensors makes its own for the user alone."""
     probe = path.with_name(f".{path.name}.new")
     remove(probe)
     descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
