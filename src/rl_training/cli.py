@@ -16,17 +16,19 @@ from typing import TextIO
 from rl_training.arguments import make_parser
 from rl_training.commands import looking, training, using
 from rl_training.commands.console import warn
-from rl_training.errors import ConfigError, EnvironmentFault, RLTrainingError, one_line, shown
+from rl_training.errors import ConfigError, DivergenceError, EnvironmentFault, RLTrainingError, one_line, shown
 from rl_training.search_path import forget_current_directory, search_current_directory
 from rl_training.tracebacks import frames_of
 
 USER_ERROR = 2
+DIVERGED = 3
 #: The address space that loading torch takes; with less, it would fail somewhere inside.
 LEAST_ADDRESSES = 800_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0 on success, 2 for a user error, 128 + n after signal n."""
+    """Runs one command and returns its exit code: 0 on success, 2 for a user error, 3 if training diverged or a policy is
+    not finite, 128 + n after signal n."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         if isinstance(error, EnvironmentFault) and error.__cause__ is not None and not arguments.debug:
             _print_frames(frames_of(error.__cause__))
-        return USER_ERROR
+        return DIVERGED if isinstance(error, DivergenceError) else USER_ERROR
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's way to say the same
             raise

@@ -22,7 +22,8 @@ from rl_training.algorithms.config import old_names
 from rl_training.algorithms.policy import Policy
 from rl_training.api.environments import EnvLike, describe_env, evaluate_apart, factory_of, require_spaces
 from rl_training.envs.factory import EnvFactory
-from rl_training.errors import ConfigError, did_you_mean
+from rl_training.envs.limit import EpisodeLimit
+from rl_training.errors import ConfigError, DivergenceError, did_you_mean
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig, load_config_data, rename_old, resolve_config
 from rl_training.experiment.registry import AlgorithmClass, algorithms, built_in, get_algorithm, name_of
@@ -68,6 +69,7 @@ class ManagedAlgorithm:
         self._checkpoint: Path | None = None
         self._closed = False
         self._evaluates = False  # at the end of ``learn``
+        self._divergence: str | None = None  # why the policy cannot be used
         self._trust: Trust | None = None  # of a loaded agent, whose config is not the user's own
         self._predict_rng = RandomStreams(config.seed)["predict"]
 
@@ -118,7 +120,7 @@ class ManagedAlgorithm:
         if self._closed:
             raise ConfigError("the agent is closed and cannot learn; load or resume it again")
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
-        asked = self.config.with_values(total_timesteps=total)
+        asked = self._config_for(total)
         started = self._trainer is not None and self._trainer.env_steps > 0
         if not started or total > self.config.total_timesteps:  # a started run can be stopped early, not shortened
             self.config = asked
@@ -135,12 +137,26 @@ class ManagedAlgorithm:
             trainer.run.extend(self.config.total_timesteps)
         trainer.config = self.config
         trainer.progress = choose_progress() if (sys.stderr.isatty() if progress is None else progress) else Progress()
-        self.result = trainer.train(total, evaluate=self._evaluates if evaluate is None else evaluate)
+        try:
+            self.result = trainer.train(total, evaluate=self._evaluates if evaluate is None else evaluate)
+        except DivergenceError as error:
+            self._divergence = str(error)
+            raise
         if self.result.interrupted_by == signal.SIGINT:
             raise KeyboardInterrupt
         if self.result.interrupted_by is not None:
             raise SystemExit(128 + self.result.interrupted_by)
         return self
+
+    def _config_for(self, total: int) -> TrainConfig:
+        """The config of a run that has this many steps in all. Fewer than learning needs are the first part of the configured
+        run, whose total then stays."""
+        try:
+            return self.config.with_values(total_timesteps=total)
+        except ConfigError:
+            if not isinstance(total, int) or not 0 < total < self.config.total_timesteps:
+                raise
+            return self.config
 
     def evaluate(
         self,
@@ -148,13 +164,14 @@ class ManagedAlgorithm:
         *,
         seed: int | None = None,
         deterministic: bool = True,
+        max_episode_steps: int | None = None,
         render: bool = False,
         progress: bool = False,
     ) -> EvaluationResult:
         """Whole episodes of the policy, on environments and seeds that training never sees; each ``seed`` has its own.
 
-        If not ``deterministic``, the policy explores as it does in training. With ``render`` the environment shows each
-        episode on the screen.
+        An episode is stopped after ``max_episode_steps`` (default: the setting ``eval.max_episode_steps``). If not
+        ``deterministic``, the policy explores as it does in training. With ``render`` the episodes are shown on the screen.
         """
         shown = choose_progress() if progress else Progress()
         own_pool = self._trainer is None and self._policy is not None  # a loaded agent needs only its policy and config
@@ -163,10 +180,18 @@ class ManagedAlgorithm:
             rng = None if deterministic else RandomStreams(config.seed)["predict"]
             self._require_trusted_env()
             result = evaluate_apart(
-                self.policy, config, self._factory, episodes, rng=rng, render=render, env_steps=self._env_steps(), shown=shown
+                self.policy,
+                config,
+                self._factory,
+                episodes,
+                limit=EpisodeLimit(max_episode_steps or config.eval.max_episode_steps, config.env_id),
+                rng=rng,
+                render=render,
+                env_steps=self._env_steps(),
+                shown=shown,
             )
         else:
-            result = self._get_trainer().evaluate(episodes)
+            result = self._get_trainer().evaluate(episodes, max_episode_steps=max_episode_steps)
         assert result is not None
         return result
 
@@ -269,6 +294,8 @@ class ManagedAlgorithm:
 
     @property
     def policy(self) -> Policy:
+        if self._divergence is not None:
+            raise DivergenceError(self._divergence)
         if self._trainer is not None:
             return self._trainer.policy
         if self._policy is None:

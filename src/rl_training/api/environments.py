@@ -11,9 +11,11 @@ import numpy as np
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv, env_name
 from rl_training.envs.known import package_of
+from rl_training.envs.limit import EpisodeLimit
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.plain_data import require_plain
+from rl_training.rng import FINAL_EPISODES
 from rl_training.runtime.cadence import cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.progress import Progress
@@ -69,6 +71,7 @@ def evaluate_apart(
     factory: EnvFactory | None,
     episodes: int,
     *,
+    limit: EpisodeLimit,
     rng: np.random.Generator | None,
     render: bool,
     env_steps: int,
@@ -76,10 +79,10 @@ def evaluate_apart(
 ) -> EvaluationResult | None:
     """An evaluation on environments of its own."""
     made_by, num_envs = (on_screen(config, factory), 1) if render else (factory, config.eval.num_envs)
-    with contextlib.closing(make_pool(config, made_by, "eval", num_envs)) as pool:
+    with contextlib.closing(make_pool(config, made_by, FINAL_EPISODES, num_envs)) as pool:
         require_spaces(policy, pool.spec)
         with cpu_threads(config.threads), shown:
-            return evaluate_policy(policy, pool, episodes, rng=rng, env_steps=env_steps, watch=shown.evaluating)
+            return evaluate_policy(policy, pool, episodes, limit=limit, rng=rng, env_steps=env_steps, watch=shown.evaluating)
 
 
 def require_spaces(policy: Policy, spec: SpaceSpec) -> None:

@@ -55,16 +55,18 @@ def resume_command(arguments: argparse.Namespace) -> int:
 
 def _run_to_end(trainer: Trainer) -> int:
     from rl_training.experiment.trust import trust_option
+    from rl_training.runtime.stopping import TrainerStop
 
     assert trainer.run is not None
     run_dir = shlex.quote(str(trainer.run.path))
     option = trust_option(trainer.config, trainer.run.path)
     try:
-        result = trainer.train()
+        result = trainer.train(owns_process=True)
+        if result.interrupted_by is not None:
+            print(TrainerStop(trainer).saved(), flush=True)
     finally:
         trainer.close()
     if result.interrupted_by is not None:
-        print(f"stopped and saved at step {result.env_steps}; continue with: rl-training resume {run_dir}{option}")
         return 128 + result.interrupted_by
     _print_summary(result, run_dir, option)
     return 0

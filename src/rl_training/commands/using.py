@@ -24,6 +24,7 @@ def eval_command(arguments: argparse.Namespace) -> int:
         film = None if arguments.video is None else agent.film(arguments.video, seed=arguments.seed)
         result = agent.evaluate(
             arguments.episodes,
+            max_episode_steps=arguments.max_episode_steps,
             seed=arguments.seed,
             deterministic=not arguments.stochastic,
             render=arguments.render,

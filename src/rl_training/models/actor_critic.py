@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.models.action_head import make_action_head
-from rl_training.models.encoder import on_cpu, through_torch
+from rl_training.models.encoder import on_cpu
+from rl_training.models.interfaces import ActionNetwork
 from rl_training.models.mlp import MLP
 from rl_training.models.observation import EncoderConfig, make_encoder
 from rl_training.types import Array, SpaceSpec
@@ -17,7 +18,7 @@ POLICY_GAIN = 0.01  # the initial policy is nearly uniform
 VALUE_GAIN = 1.0
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(ActionNetwork):
     """An MLP each for actor and critic, on a shared encoder. ``forward``: prepared observations -> action output, value
     (batch,)."""
 
@@ -47,13 +48,11 @@ class ActorCritic(nn.Module):
         return value
 
     def action_output(self, obs: Tensor) -> Tensor:
-        """The actor's output for observations that are not prepared."""
         output: Tensor = self.actor(self.encoder(self.encoder.prepare(obs)))
         return output
 
     def numpy_action_output(self) -> Callable[[Array], Array]:
-        """``action_output`` on numpy arrays. Valid until the parameters move to other memory."""
         if not on_cpu(self):
-            return through_torch(self.action_output, self)
+            return super().numpy_action_output()
         encode, actor = self.encoder.numpy_forward(), self.actor.numpy_forward()
         return lambda obs: actor(encode(obs))

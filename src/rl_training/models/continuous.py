@@ -1,4 +1,4 @@
-"""Actors and twin critics for continuous actions, on vectors or images, and the tanh-squashed Gaussian.
+"""Actors and critics for continuous actions, on vectors or images, and the tanh-squashed Gaussian.
 
 Actor and critic have no parameters in common, so that each has a separate optimiser and no loss can change the other's
 weights. A shared encoder belongs to the critic; the actor uses it without a gradient.
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from rl_training.models.cnn.nature import NatureCNN
 from rl_training.models.encoder import on_cpu, through_torch
+from rl_training.models.interfaces import SeparateActorCritic
 from rl_training.models.mlp import MLP
 from rl_training.types import Array
 
@@ -61,9 +62,47 @@ class Actor(nn.Module):
         return output
 
 
-class TwinCritic(nn.Module):
-    """Two Q-functions of (observation, action) on one encoder and one trunk. ``encode`` is a separate first step, so that its
-    result can be used twice, and by the actor if the encoder is shared."""
+class Critics(nn.Module):
+    """One or more Q-functions of (observation, action) on one encoder and one trunk. ``encode`` is a separate first step, so
+    that its result can be used twice, and by the actor if the encoder is shared."""
+
+    q1: MLP  # the first; the others are q2, q3 and so on
+
+    def __init__(
+        self,
+        features: int,
+        actions: int,
+        hidden: Sequence[int],
+        generator: torch.Generator,
+        *,
+        count: int,
+        outputs: int = 1,
+        encoder: NatureCNN | None = None,
+        trunk: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.trunk = trunk
+        self.functions = [MLP([features + actions, *hidden, outputs], generator) for _ in range(count)]
+        for number, function in enumerate(self.functions, start=1):
+            self.add_module(f"q{number}", function)
+
+    def encode(self, prepared: Tensor) -> Tensor:
+        features: Tensor = prepared if self.encoder is None else self.encoder(prepared)
+        return features
+
+    def outputs(self, features: Tensor, action: Tensor, first: int | None = None) -> Tensor:
+        """(batch, encoded), (batch, action) -> (critic, batch, output), of all critics or of the first ones."""
+        x = torch.cat([features if self.trunk is None else self.trunk(features), action], dim=1)
+        return torch.stack([function(x) for function in self.functions[:first]])
+
+    def values(self, features: Tensor, action: Tensor, first: int | None = None) -> Tensor:
+        """``outputs`` of critics with one output each: (critic, batch)."""
+        return self.outputs(features, action, first).squeeze(2)
+
+
+class TwinCritic(Critics):
+    """Two critics with one output each."""
 
     def __init__(
         self,
@@ -75,34 +114,20 @@ class TwinCritic(nn.Module):
         encoder: NatureCNN | None = None,
         trunk: nn.Module | None = None,
     ) -> None:
+        super().__init__(features, actions, hidden, generator, count=2, encoder=encoder, trunk=trunk)
+
+
+class ContinuousActorCritic(SeparateActorCritic):
+    """An actor and its critics. The first ``actions`` outputs of the actor are the mean before the tanh."""
+
+    def __init__(self, actor: Actor, critic: Critics, actions: int, *, shared_encoder: bool = False) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.trunk = trunk
-        self.q1 = MLP([features + actions, *hidden, 1], generator)
-        self.q2 = MLP([features + actions, *hidden, 1], generator)
-
-    def encode(self, prepared: Tensor) -> Tensor:
-        features: Tensor = prepared if self.encoder is None else self.encoder(prepared)
-        return features
-
-    def values(self, features: Tensor, action: Tensor) -> Tensor:
-        """(batch, encoded), (batch, action) -> (2, batch)."""
-        x = torch.cat([features if self.trunk is None else self.trunk(features), action], dim=1)
-        return torch.stack([self.q1(x), self.q2(x)]).squeeze(2)
-
-
-class ContinuousActorCritic(nn.Module):
-    """The networks of SAC, DrQ and DrQ-v2. The first ``actions`` outputs of the actor are the mean before the tanh."""
-
-    def __init__(self, actor: Actor, critic: TwinCritic, actions: int, *, shared_encoder: bool = False) -> None:
-        super().__init__()
-        self.actor = actor
-        self.critic = critic
+        self.actor: Actor = actor
+        self.critic: Critics = critic
         self.actions = actions
         self.shared_encoder = shared_encoder  # whether the actor takes observations encoded by the critic
 
     def prepare(self, obs: Tensor) -> Tensor:
-        """Prepares observations for the encoders. This has no parameters, so an update does it once for all its passes."""
         return obs if self.critic.encoder is None else self.critic.encoder.scale(obs)
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -122,7 +147,7 @@ class GaussianActorCritic(ContinuousActorCritic):
     """The actor gives the mean and the log standard deviation, clamped or, with ``smooth_std``, bounded by a tanh."""
 
     def __init__(
-        self, actor: Actor, critic: TwinCritic, actions: int, *, shared_encoder: bool = False, smooth_std: bool = False
+        self, actor: Actor, critic: Critics, actions: int, *, shared_encoder: bool = False, smooth_std: bool = False
     ) -> None:
         super().__init__(actor, critic, actions, shared_encoder=shared_encoder)
         self.smooth_std = smooth_std

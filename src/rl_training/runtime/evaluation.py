@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from rl_training.algorithms.policy import Policy
+from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import EnvPool
+from rl_training.rng import FINAL_EPISODES
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,18 @@ def evaluate_policy(
     episodes: int,
     should_stop: Callable[[], bool] = lambda: False,
     *,
+    stream: str = FINAL_EPISODES,
+    limit: EpisodeLimit | None = None,
     rng: np.random.Generator | None = None,
     env_steps: int = 0,
     watch: Callable[[int, int], None] = lambda done, episodes: None,
 ) -> EvaluationResult | None:
     """Episode k runs in environment k mod n, so that long and short episodes count equally and the result does not depend
-    on which finishes first. Returns None if it is stopped early.
+    on which finishes first. Returns None if it is stopped early. The episodes are the first ones of ``stream``.
 
     With ``rng`` the policy explores as it did at ``env_steps``. ``watch`` is told how many episodes are done.
     """
-    pool.reset()
+    pool.reset(stream, limit)
     n = pool.num_envs
     carry = policy.initial_carry(n)
     returns, lengths = [0.0] * episodes, [0] * episodes
