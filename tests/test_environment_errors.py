@@ -55,8 +55,8 @@ class NoInfo(Broken):
 
 
 def train(folder: Path, name: str, *options: str, workers: str = "inline") -> int:
-    (folder / "my_env.py").write_text(MY_ENV)
-    values = tiny_values("dqn", env_id=f"{folder}/my_env.py:{name}", env_workers=workers)
+    (folder / "faulty_env.py").write_text(MY_ENV)
+    values = tiny_values("dqn", env_id=f"{folder}/faulty_env.py:{name}", env_workers=workers)
     (folder / "c.yaml").write_text(yaml.safe_dump(values))
     return main(["train", f"--config={folder}/c.yaml", f"--output-dir={folder}/run", "--quiet", *options])
 
