@@ -63,7 +63,7 @@ def test_an_export_gives_the_same_actions(run: Path, file_format: str, tmp_path:
     else:
         np.testing.assert_allclose(found, expected, atol=1e-5)
         assert found.shape == (50, *agent.policy.spec.action.raw_shape)
-    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, f"{path.name}.json"]
 
 
 def test_an_export_of_an_unknown_format_is_refused(run: Path, tmp_path: Path) -> None:
