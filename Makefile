@@ -68,7 +68,7 @@ golden: $(READY)  ## write the golden runs of a new release into tests/golden
 
 BENCH_READY := $(VENV)/.bench-ready
 $(BENCH_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	touch $(BENCH_READY)
 
 learn: $(BENCH_READY)  ## train the packaged configs and compare them with published figures

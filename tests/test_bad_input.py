@@ -87,8 +87,8 @@ def assert_one_error(text: str, *words: str) -> None:
         (("train", "--algo", "dqn"), ("names no environment", "--env")),
         ((*TRAIN, "--algo", "dqnn"), ("unknown algorithm 'dqnn'", "did you mean 'dqn'?")),
         ((*TRAIN, "--algo", "zzz"), ("unknown algorithm 'zzz'", "choose one of: ", "dqn")),
-        ((*TRAIN, "--env", "CartPol-v1"), ("unknown environment 'CartPol-v1'", "did you mean 'CartPole-v1'?")),
-        ((*TRAIN, "--env", "CartPole-v9"), ("unknown environment 'CartPole-v9'", "did you mean 'CartPole-v1'?")),
+        ((*TRAIN, "--env", "CartPol-v1"), ("unknown environment 'CartPol-v1'", "did you mean 'CartPole-v1', ")),
+        ((*TRAIN, "--env", "CartPole-v9"), ("unknown environment 'CartPole-v9'", "'CartPole-v1'")),
         (
             (*TRAIN, "--env", "Missing/Pong-v5"),
             ("unknown environment 'Missing/Pong-v5'", "installed the proper package for Missing"),

@@ -13,7 +13,6 @@ from rl_training.api import load_agent, managed
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.run import ACTING_PARTS
 from rl_training.runtime.export import load_exported, random_observations
-from rl_training.runtime.inference import predict
 from rl_training.runtime.sessions import train
 
 
@@ -58,13 +57,13 @@ def test_an_export_gives_the_same_actions(run: Path, file_format: str, tmp_path:
         state = dict(zip(module.state_names, (tensor.numpy() for tensor in module.initial_state(50)), strict=True))
         found = session.run(None, {"obs": obs, **state})[0]
     else:
-        found, _ = predict(load_exported(path), obs)
+        found, _ = load_exported(path).predict(obs)
     if agent.policy.spec.action.kind == "discrete" or file_format == "safetensors":
         np.testing.assert_array_equal(found, expected)
     else:
         np.testing.assert_allclose(found, expected, atol=1e-5)
         assert found.shape == (50, *agent.policy.spec.action.raw_shape)
-    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, f"{path.name}.json"]
 
 
 def test_an_export_of_an_unknown_format_is_refused(run: Path, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_export_writes_an_onnx_that_acts_alike(
     monkeypatch.chdir(tmp_path)
     assert main(["export", str(run)]) == 0
     assert "verified" in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy.onnx", "policy.onnx.json"]
     obs = np.random.default_rng(3).standard_normal((50, 4)).astype(np.float32)
     action, values = onnxruntime.InferenceSession("policy.onnx").run(None, {"obs": obs})
     assert action.tolist() == values.argmax(axis=1).tolist()
@@ -216,13 +216,46 @@ def test_export_writes_an_onnx_that_acts_alike(
 
 def test_export_writes_safetensors_that_can_be_loaded(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rl_training.runtime.export import load_exported
-    from rl_training.runtime.inference import predict
 
     output = tmp_path / "mine.safetensors"
     assert main(["export", str(run), "--format", "safetensors", "--output", str(output)]) == 0
     assert f"to {output}; verified" in capsys.readouterr().out
     assert main(["predict", str(run), "--obs", json.dumps(OBS)]) == 0
-    assert json.loads(capsys.readouterr().out) == predict(load_exported(output), OBS)[0]
+    assert json.loads(capsys.readouterr().out) == load_exported(output).predict(OBS)[0]
+
+
+def test_an_export_goes_by_its_name_and_says_what_it_is(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import onnxruntime
+
+    for suffix in ("onnx", "safetensors"):
+        assert main(["export", str(run), "--output", str(tmp_path / f"mine.{suffix}")]) == 0
+        beside = json.loads((tmp_path / f"mine.{suffix}.json").read_text())
+        assert (beside["algorithm"], beside["env_id"], beside["outputs"]) == ("dqn", "CartPole-v1", ["action", "values"])
+        assert beside["inputs"] == {"obs": {"shape": ["batch", 4], "dtype": "float32"}}
+        assert beside["wrappers_not_inside"] == []
+    session = onnxruntime.InferenceSession(str(tmp_path / "mine.onnx"))
+    inside = json.loads(session.get_modelmeta().custom_metadata_map["rl_training"])
+    assert inside == beside
+    capsys.readouterr()
+    assert main(["export", str(run), "--format=onnx", "--output", str(tmp_path / "other.safetensors")]) == 2
+    assert "the format onnx contradicts the name" in capsys.readouterr().err
+    assert not (tmp_path / "other.safetensors").exists()
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_files_are_readable_as_the_umask_says(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        (tmp_path / "c.yaml").write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=60)))
+        assert main(["train", f"--config={tmp_path / 'c.yaml'}", f"--output-dir={tmp_path / 'run'}", "--quiet"]) == 0
+        assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "p.safetensors")]) == 0
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert any(path.suffix == ".safetensors" for path in files)
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
 
 
 # ------------------------------------------------------------------------------------------------ list, show, plot
@@ -234,7 +267,9 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     for entry in algorithms().values():
         assert re.search(rf"^  {entry.name} +{re.escape(entry.summary)}", printed, re.MULTILINE)
     for name in packaged_configs():
-        assert f"\n  {name}\n" in printed
+        assert re.search(rf"^  {name} +\w.*", printed, re.MULTILINE), "every config says what it is"
+    assert "rl-training[box2d]" in printed
+    assert re.search(r"^  dqn/cartpole .*; return 500, \d+ s$", printed, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", sorted(packaged_configs()))
@@ -245,6 +280,40 @@ def test_show_prints_a_config_that_resolves_to_itself(name: str, tmp_path: Path,
     (tmp_path / "shown.yaml").write_text(shown)
     assert main(["show", str(tmp_path / "shown.yaml")]) == 0
     assert capsys.readouterr().out == shown
+
+
+def test_what_configs_are_expected_to_reach_was_measured() -> None:
+    import expected
+
+    from rl_training.experiment.packaged import expected_results
+
+    assert expected_results() == expected.expected(), "python benchmarks/expected.py writes it again"
+
+
+def test_list_shows_the_runs_below_a_directory(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--runs", str(run.parent)]) == 0
+    line = capsys.readouterr().out.strip()
+    assert re.fullmatch(
+        rf"{re.escape(str(run))}  dqn on CartPole-v1, seed 1, step 300/300, return [\d.]+ over 2 episodes", line
+    )
+    assert main(["list", "--runs", str(run / "tensorboard")]) == 2
+    assert "there is no run below" in capsys.readouterr().err
+
+
+def test_show_prints_every_setting_of_an_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    from rl_training.experiment.registry import get_algorithm
+
+    for name in ALGORITHMS:
+        assert main(["show", name.upper()]) == 0
+        printed = capsys.readouterr().out
+        for setting in get_algorithm(name).config_class.model_fields:
+            assert re.search(rf"^  {setting}: \w.* \(.*; default .*\)$", printed, re.MULTILINE), setting
+    assert main(["show", "dqn"]) == 0
+    printed = capsys.readouterr().out
+    assert "  batch_size: transitions in one update (int, at least 1; default 64)\n" in printed
+    assert "(float | None, above 0; default 10.0)" in printed
+    assert "  gamma: discount factor (float, at least 0 and at most 1; default 0.99)\n" in printed
+    assert "  eval.episodes: episodes in each evaluation (int, at least 1; default 10)\n" in printed
 
 
 def test_plot_draws_a_png(
@@ -278,6 +347,44 @@ def assert_is_a_drawing(path: Path) -> None:
     assert pixels.shape[0] > 300
     assert pixels.shape[1] > 500
     assert pixels.std() > 0.01, "the picture is blank"
+
+
+# ------------------------------------------------------------------------------------------------ as people type it
+
+
+def test_a_number_may_be_written_with_an_exponent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
+    options = ["--set=algo_kwargs.buffer_size=2e2", "--device=auto", "--algo=DQN", "--output-dir=run"]
+    assert main(["train", "--config=my.yaml", "--quiet", "--total-timesteps=6e1", *options]) == 0
+    config = written_config(Path("run"))
+    assert (config["total_timesteps"], config["algo_kwargs"]["buffer_size"]) == (60, 200)
+    assert (config["algo"], config["device"]) == ("dqn", "auto")
+    assert main(["resume", "run", "--quiet", "--total-timesteps=1e2"]) == 0
+
+
+@pytest.mark.parametrize("name", ["PPO", "qr-dqn", "QRDQN", "DrQv2", "Recurrent_PPO"])
+def test_an_algorithm_is_found_in_any_letters(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", name]) == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("override", "place"), [("batch_size=4", "algo_kwargs.batch_size"), ("final_episodes=4", "eval.final_episodes")]
+)
+def test_a_setting_without_its_group_is_pointed_to(override: str, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--config=dqn/cartpole", f"--set={override}"]) == 2
+    assert f"did you mean '{place}'?" in capsys.readouterr().err
+
+
+def test_version_and_a_bare_command(capsys: pytest.CaptureFixture[str]) -> None:
+    from rl_training import __version__
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert (stopped.value.code, capsys.readouterr().out) == (0, f"rl-training {__version__}\n")
+    assert main([]) == 0
+    assert "commands:" in capsys.readouterr().out
 
 
 # ------------------------------------------------------------------------------------------------- the first answer

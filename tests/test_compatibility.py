@@ -209,7 +209,7 @@ def test_a_migrated_policy_is_a_policy(run: Path, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setitem(PART_VERSIONS, "policy", 2)
     monkeypatch.setitem(compat.MIGRATIONS, ("policy", 1), migration)
-    for loaded in (load_policy(newest, silent)[1], load_exported(tmp_path / "p.safetensors")):
+    for loaded in (load_policy(newest, silent)[1], load_exported(tmp_path / "p.safetensors").policy):
         for key, value in policy.state_dict().items():
             assert torch.equal(loaded.state_dict()[key], value)
 

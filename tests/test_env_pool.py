@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -220,9 +221,20 @@ def test_a_given_environment_is_used_once_and_then_copied() -> None:
     assert factory() is not env
 
 
-def test_a_closure_cannot_go_to_a_worker_process() -> None:
-    with pytest.raises(ConfigError, match="top level of a module"):
-        SeededEnvPool(lambda: gym.make("CartPole-v1"), workers="subprocess")
+def test_a_closure_over_a_lock_cannot_go_to_a_worker_process() -> None:
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match=r"cannot be sent to a worker process .*; give the environment by its name"):
+        SeededEnvPool(lambda: lock and gym.make("CartPole-v1"), workers="subprocess")
+
+
+def test_a_lambda_is_sent_to_a_worker_process() -> None:
+    length = 3
+    factory = lambda: gym.wrappers.TimeLimit(gym.make("CartPole-v1"), length)  # noqa: E731
+    pool = SeededEnvPool(factory, num_envs=2, workers="subprocess")
+    pool.reset()
+    finished = [episode for _ in range(length) for episode in pool.step(np.array([0, 1]))[1]]
+    pool.close()
+    assert [episode.length for episode in finished] == [length, length]
 
 
 class LateMaskEnv(test_envs.MaskedEnv):

@@ -23,7 +23,6 @@ from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.runtime.export import load_exported
-from rl_training.runtime.inference import predict
 from rl_training.runtime.learner import OnPolicyLearner
 from rl_training.runtime.sessions import resume_training, start_training, train
 from rl_training.runtime.trainer import Trainer
@@ -62,7 +61,7 @@ def test_other_spaces_train_resume_predict_and_export(algo: str, env: str, tmp_p
     exported = load_exported(tmp_path / "policy.safetensors")
     for _ in range(3):
         action, state = agent.predict(obs, state)
-        same, exported_state = predict(exported, obs, exported_state)
+        same, exported_state = exported.predict(obs, exported_state)
         np.testing.assert_array_equal(action, same)
         assert action.shape == (2, *spec.action.raw_shape)
     assert policy.spec == agent.policy.spec

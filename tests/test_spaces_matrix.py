@@ -24,7 +24,8 @@ from rl_training.envs.factory import RegisteredEnv
 from rl_training.experiment.config import resolve_config
 from rl_training.experiment.registry import algorithms, get_algorithm
 from rl_training.rng import derive_seed
-from rl_training.runtime.export import input_names, random_observations
+from rl_training.runtime.export import random_observations
+from rl_training.runtime.export_description import input_names
 from rl_training.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from rl_training.runtime.sessions import resume_training, start_training
 from rl_training.runtime.trainer import Trainer

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from rl_training.version import __version__
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -16,7 +19,9 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="examples:\n  rl-training train --config dqn/cartpole\n  rl-training list\n  rl-training train --help",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.add_argument("--version", action="version", version=f"rl-training {__version__}")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_train(commands)
     _add_resume(commands)
     _add_eval(commands)
@@ -37,6 +42,7 @@ def _command(commands: Any, name: str, summary: str, examples: Sequence[str]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=name)
+    parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     return parser
 
 
@@ -45,15 +51,16 @@ def _add_train(commands: Any) -> None:
         "--config dqn/cartpole",
         "--config my.yaml --seed 3 --output-dir runs/mine",
         "--algo dqn --env CartPole-v1 --set algo_kwargs.batch_size=128",
+        "--algo ppo --env my_env.py:MyEnv",
     )
     train = _command(commands, "train", "train an agent from a config or from scratch", examples)
     train.add_argument("--config", metavar="NAME_OR_PATH", help="a packaged config (see `list`) or a YAML file")
-    train.add_argument("--algo", help="algorithm (see `list`)")
-    train.add_argument("--env", metavar="ID", help="Gymnasium id, or module:id")
+    train.add_argument("--algo", help="algorithm (see `list`), or module:Class")
+    train.add_argument("--env", metavar="ID", help="Gymnasium id, module:id, module:Class or file.py:Class")
     train.add_argument("--seed", help="random seed of the whole run")
-    train.add_argument("--total-timesteps", metavar="N", help="total number of environment steps")
+    train.add_argument("--total-timesteps", metavar="N", help="total number of environment steps, such as 1e6")
     train.add_argument("--output-dir", metavar="DIR", help="run directory (default: runs/<algo>-<env>-seed<seed>)")
-    train.add_argument("--device", help="cpu, cuda, cuda:0, mps")
+    train.add_argument("--device", help="cpu, cuda, cuda:0, mps, or auto: the best there is")
     train.add_argument(
         "--set",
         dest="overrides",
@@ -69,7 +76,7 @@ def _add_resume(commands: Any) -> None:
     examples = ("runs/mine", "runs/mine --total-timesteps 100000")
     resume = _command(commands, "resume", "continue a stopped run, bit for bit", examples)
     resume.add_argument("path", type=Path, metavar="RUN", help="a run directory, or a checkpoint in one")
-    resume.add_argument("--total-timesteps", type=int, metavar="N", help="continue until N steps in total")
+    resume.add_argument("--total-timesteps", type=_positive, metavar="N", help="continue until N steps in total")
     _add_trust(resume)
     resume.add_argument("--quiet", action="store_true", help="do not show progress")
 
@@ -79,7 +86,8 @@ def _add_eval(commands: Any) -> None:
         "runs/mine",
         "runs/mine --episodes 100 --json",
         "runs/mine/checkpoints/best",
-        "runs/mine --episodes 1 --video episode.gif",
+        "runs/mine --episodes 1 --seed 7 --video episode.gif",
+        "runs/mine --episodes 3 --render",
     )
     evaluate = _command(commands, "eval", "evaluate a policy over whole episodes", examples)
     evaluate.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
@@ -92,6 +100,11 @@ def _add_eval(commands: Any) -> None:
     )
     _add_trust(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    evaluate.add_argument(
+        "--seed", type=_count, metavar="N", help="evaluate on the episodes of this seed (default: the run's)"
+    )
+    evaluate.add_argument("--stochastic", action="store_true", help="explore as in training instead of acting greedily")
+    evaluate.add_argument("--render", action="store_true", help="show the episodes on the screen, one after the other")
     evaluate.add_argument("--video", type=Path, metavar="FILE", help="record the first episode as a .gif or .mp4")
 
 
@@ -113,18 +126,22 @@ def _add_predict(commands: Any) -> None:
 
 
 def _add_export(commands: Any) -> None:
-    examples = ("runs/mine --format onnx", "runs/mine --format safetensors --output policy.safetensors")
+    examples = ("runs/mine --format onnx", "runs/mine --output policy.safetensors")
     export = _command(commands, "export", "export a policy for use in other programs, and verify it", examples)
     export.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
     _add_trust(export)
-    export.add_argument("--format", choices=("onnx", "safetensors"), default="onnx")
-    export.add_argument("--output", type=Path, metavar="FILE", help="default: policy.<format> in the current directory")
+    export.add_argument("--format", choices=("onnx", "safetensors"), help="default: by the name of the output, or onnx")
+    help_output = "default: policy.<format> in the current directory; a description is written beside it, as FILE.json"
+    export.add_argument("--output", type=Path, metavar="FILE", help=help_output)
 
 
 def _add_list_show_plot(commands: Any) -> None:
-    _command(commands, "list", "list the algorithms and the packaged configs", ("",))
-    show = _command(commands, "show", "print a config with every default spelled out", ("dqn/cartpole",))
-    show.add_argument("config", metavar="CONFIG", help="a packaged config or a YAML file")
+    summary = "list the algorithms and the packaged configs, or the runs below a directory"
+    listing = _command(commands, "list", summary, ("", "--runs runs"))
+    listing.add_argument("--runs", type=Path, metavar="DIR", help="instead, list the runs below this directory")
+    summary = "print a config with every default spelled out, or every setting of an algorithm with its meaning"
+    show = _command(commands, "show", summary, ("dqn/cartpole", "dqn"))
+    show.add_argument("config", metavar="CONFIG", help="a packaged config, a YAML file or an algorithm")
     examples = ("runs/mine", "runs/dqn-* --output curves.png")
     summary = "plot learning curves; runs that differ only in their seed become a mean with a band"
     plot = _command(commands, "plot", summary, examples)
@@ -164,7 +181,21 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
+    return _at_least(1, text)
+
+
+def _count(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    """A whole number, which may be written as 1e6."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value.is_integer():
+        raise argparse.ArgumentTypeError(f"must be a whole number, such as 20000 or 2e4, not {text!r}")
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
+    return int(value) if "e" in text.lower() or "." in text else int(text)

@@ -53,8 +53,8 @@ class ObservationError(RLTrainingError):
 class MissingExtraError(RLTrainingError):
     """An optional dependency that is not installed."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"this needs the package '{package}'; install it with: pip install 'rl-training[{extra}]'")
+    def __init__(self, package: str, extra: str, what: str = "this") -> None:
+        super().__init__(f"{what} needs the package '{package}'; install it with: pip install 'rl-training[{extra}]'")
 
 
 class DivergenceError(RLTrainingError):

@@ -12,6 +12,15 @@ def python_path() -> list[str]:
     return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
+def search_current_directory() -> None:
+    """Puts the current directory on the search path for names that the user gives, after everything that is installed, so
+    that no file in it hides a module that others need."""
+    here = os.path.realpath(os.curdir)
+    searched = {os.path.realpath(entry or os.curdir) for entry in sys.path}
+    if here not in searched and not getattr(sys.flags, "safe_path", False):  # python -P
+        sys.path.append(here)
+
+
 def forget_current_directory() -> None:
     """Takes the current directory off the search path, where ``python -m`` puts it, unless it is on ``PYTHONPATH``.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Mapping
@@ -18,7 +19,17 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
-Integer = Annotated[int, BeforeValidator(_no_bool)]
+def _whole(value: Any) -> Any:
+    """A whole number, which may be written as 1e6; YAML reads that as text."""
+    _no_bool(value)
+    if isinstance(value, str) and "e" in value.lower():
+        with contextlib.suppress(ValueError):
+            number = float(value)
+            return int(number) if number.is_integer() else value
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_whole)]
 Number = Annotated[float, BeforeValidator(_no_bool)]
 Positive = Annotated[Integer, Field(ge=1)]
 Count = Annotated[Integer, Field(ge=0)]

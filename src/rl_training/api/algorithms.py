@@ -7,42 +7,39 @@ action, state = agent.predict(obs)
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import signal
+import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium as gym
 import numpy as np
 from typing_extensions import Self
 
 from rl_training.algorithms.config import old_names
 from rl_training.algorithms.policy import Policy
-from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv, env_name
+from rl_training.api.environments import EnvLike, describe_env, evaluate_apart, factory_of, require_spaces
+from rl_training.envs.factory import EnvFactory
 from rl_training.envs.limit import EpisodeLimit
-from rl_training.errors import ConfigError, DivergenceError, SpaceError, did_you_mean
+from rl_training.errors import ConfigError, DivergenceError, did_you_mean
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig, load_config_data, rename_old, resolve_config
 from rl_training.experiment.finding import run_of
 from rl_training.experiment.registry import AlgorithmClass, algorithms, built_in, get_algorithm, name_of
 from rl_training.experiment.run import TRAINING_PARTS, Run
 from rl_training.experiment.trust import Trust
-from rl_training.rng import FINAL_EPISODES, RandomStreams
+from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
-from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.export import export_policy
 from rl_training.runtime.inference import load_policy, predict, save_policy
 from rl_training.runtime.progress import Progress, choose_progress
 from rl_training.runtime.sessions import resume_training
-from rl_training.runtime.setup import make_pool
 from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.runtime.video import Film, film_episode
-from rl_training.types import Array, Carry, SpaceSpec
-
-EnvLike = str | gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any] | EnvFactory
+from rl_training.types import Array, Carry
 
 
 def _warn(message: str) -> None:
@@ -60,8 +57,9 @@ class ManagedAlgorithm:
     algorithm_class: ClassVar[AlgorithmClass]
 
     def __init__(self, env: EnvLike, **settings: Any) -> None:
-        values, factory = _describe_env(env)
+        values, factory = describe_env(env)
         self._set_up(resolve_config({"algo": self.algo_name, **values, **self._sort(settings)}), factory)
+        self._evaluates = "eval" in settings
 
     def _set_up(self, config: TrainConfig, factory: EnvFactory | None) -> None:
         self.config = config
@@ -71,6 +69,7 @@ class ManagedAlgorithm:
         self._policy: Policy | None = None
         self._checkpoint: Path | None = None
         self._closed = False
+        self._evaluates = False  # at the end of ``learn``
         self._divergence: str | None = None  # why the policy cannot be used
         self._trust: Trust | None = None  # of a loaded agent, whose config is not the user's own
         self._predict_rng = RandomStreams(config.seed)["predict"]
@@ -103,15 +102,20 @@ class ManagedAlgorithm:
         algo_kwargs = {**(data.get("algo_kwargs") or {}), **sorted_settings.pop("algo_kwargs")}
         factory = None
         if env is not None:
-            values, factory = _describe_env(env)
+            values, factory = describe_env(env)
             data.update(values)
         agent = cls.__new__(cls)
         agent._set_up(resolve_config({**data, **sorted_settings, "algo_kwargs": algo_kwargs}), factory)
+        agent._evaluates = "eval" in data or "eval" in settings
         return agent
 
-    def learn(self, total_timesteps: int | None = None, *, progress: bool = False) -> Self:
+    def learn(
+        self, total_timesteps: int | None = None, *, progress: bool | None = None, evaluate: bool | None = None
+    ) -> Self:
         """Trains until the agent has seen ``total_timesteps`` env steps in all, including earlier calls.
 
+        ``progress`` shows how far it is; by default it does so on a terminal. ``evaluate`` evaluates the policy at the end
+        (``result.evaluation``); by default only if the settings have ``eval``, or if it continues a run.
         Ctrl-C finishes the step, saves if there is a run directory, and raises ``KeyboardInterrupt``.
         """
         if self._closed:
@@ -133,9 +137,9 @@ class ManagedAlgorithm:
         elif trainer.run is not None:
             trainer.run.extend(self.config.total_timesteps)
         trainer.config = self.config
-        trainer.progress = choose_progress() if progress else Progress()
+        trainer.progress = choose_progress() if (sys.stderr.isatty() if progress is None else progress) else Progress()
         try:
-            self.result = trainer.train(total)
+            self.result = trainer.train(total, evaluate=self._evaluates if evaluate is None else evaluate)
         except DivergenceError as error:
             self._divergence = str(error)
             raise
@@ -155,12 +159,38 @@ class ManagedAlgorithm:
                 raise
             return self.config
 
-    def evaluate(self, episodes: int = 20, *, max_episode_steps: int | None = None) -> EvaluationResult:
-        """Whole episodes of the deterministic policy, on environments and seeds that training never sees. An episode is
-        stopped after ``max_episode_steps`` (default: the setting ``eval.max_episode_steps``)."""
-        if self._trainer is None and self._policy is not None:  # a loaded agent needs only its policy and config
-            most = max_episode_steps or self.config.eval.max_episode_steps
-            result = self._evaluate_loaded(self.policy, episodes, EpisodeLimit(most, self.config.env_id))
+    def evaluate(
+        self,
+        episodes: int = 20,
+        *,
+        seed: int | None = None,
+        deterministic: bool = True,
+        max_episode_steps: int | None = None,
+        render: bool = False,
+        progress: bool = False,
+    ) -> EvaluationResult:
+        """Whole episodes of the policy, on environments and seeds that training never sees; each ``seed`` has its own.
+
+        An episode is stopped after ``max_episode_steps`` (default: the setting ``eval.max_episode_steps``). If not
+        ``deterministic``, the policy explores as it does in training. With ``render`` the episodes are shown on the screen.
+        """
+        shown = choose_progress() if progress else Progress()
+        own_pool = self._trainer is None and self._policy is not None  # a loaded agent needs only its policy and config
+        if own_pool or render or seed is not None or not deterministic:
+            config = self.config if seed is None else self.config.with_values(seed=seed)
+            rng = None if deterministic else RandomStreams(config.seed)["predict"]
+            self._require_trusted_env()
+            result = evaluate_apart(
+                self.policy,
+                config,
+                self._factory,
+                episodes,
+                limit=EpisodeLimit(max_episode_steps or config.eval.max_episode_steps, config.env_id),
+                rng=rng,
+                render=render,
+                env_steps=self._env_steps(),
+                shown=shown,
+            )
         else:
             result = self._get_trainer().evaluate(episodes, max_episode_steps=max_episode_steps)
         assert result is not None
@@ -168,22 +198,21 @@ class ManagedAlgorithm:
 
     def _require_trusted_env(self) -> None:
         """Before an environment is made: its module may be one that only the checkpoint names."""
-        if self._trust is not None and self._factory is None and not self.config.env_from_python:
+        if self._trust is None:
+            return
+        if self._factory is None and not self.config.env_from_python:
             self._trust.require_env(self.config.env_id)
+        self._trust.require_wrappers(self.config.wrappers)
 
-    def _evaluate_loaded(self, policy: Policy, episodes: int, limit: EpisodeLimit) -> EvaluationResult | None:
+    def film(self, path: str | Path, *, seed: int | None = None) -> Film:
+        """Writes a video (.gif or .mp4) of an evaluation's first episode; each ``seed`` has its own."""
         self._require_trusted_env()
-        make = functools.partial(make_pool, self.config, self._factory, FINAL_EPISODES, self.config.eval.num_envs)
-        with contextlib.closing(make(recorded=policy.spec.observation)) as pool:
-            _require_spaces(policy, pool.spec)
-            with cpu_threads(self.config.threads):
-                return evaluate_policy(policy, pool, episodes, limit=limit)
-
-    def film(self, path: str | Path) -> Film:
-        """Writes a video (.gif or .mp4) of an evaluation's first episode."""
-        self._require_trusted_env()
+        config = self.config if seed is None else self.config.with_values(seed=seed)
         with cpu_threads(self.config.threads):
-            return film_episode(self.policy, self.config, self._factory, Path(path))
+            return film_episode(self.policy, config, self._factory, Path(path))
+
+    def _env_steps(self) -> int:
+        return self._trainer.env_steps if self._trainer is not None else self.config.total_timesteps
 
     def predict(
         self,
@@ -198,10 +227,16 @@ class ManagedAlgorithm:
 
         ``reward`` is the previous reward, for policies that take it as an input.
         """
-        env_steps = self._trainer.env_steps if self._trainer is not None else self.config.total_timesteps
         rng: np.random.Generator | None = None if deterministic else self._predict_rng
         return predict(
-            self.policy, obs, state, episode_start, reward=reward, action_mask=action_mask, rng=rng, env_steps=env_steps
+            self.policy,
+            obs,
+            state,
+            episode_start,
+            reward=reward,
+            action_mask=action_mask,
+            rng=rng,
+            env_steps=self._env_steps(),
         )
 
     def save(self, path: str | Path, *, full: bool = False) -> None:
@@ -231,7 +266,7 @@ class ManagedAlgorithm:
         cls, config: TrainConfig, policy: Policy, checkpoint: Path, env: EnvLike | None, trust_modules: bool
     ) -> Self:
         agent = cls.__new__(cls)
-        agent._set_up(config.with_values(output_dir=None), None if env is None else _factory_of(env))
+        agent._set_up(config.with_values(output_dir=None), None if env is None else factory_of(env))
         agent._policy, agent._checkpoint = policy, checkpoint
         agent._trust = Trust(run_of(checkpoint), trust_modules)
         return agent
@@ -242,7 +277,7 @@ class ManagedAlgorithm:
 
         ``trust_modules`` is that of ``load``.
         """
-        factory = None if env is None else _factory_of(env)
+        factory = None if env is None else factory_of(env)
         trainer = resume_training(Path(run_dir), factory=factory, warn=_warn, trust_modules=trust_modules)
         if not isinstance(trainer.algorithm, cls.algorithm_class):
             trainer.close()
@@ -250,7 +285,7 @@ class ManagedAlgorithm:
             raise ConfigError(f"{run_dir} is a run of {trainer.config.algo}; resume it with {right}.resume")
         agent = cls.__new__(cls)
         agent._set_up(trainer.config, factory)
-        agent._trainer = trainer
+        agent._trainer, agent._evaluates = trainer, True
         return agent
 
     def export(self, path: str | Path, file_format: str | None = None) -> Path:
@@ -276,7 +311,7 @@ class ManagedAlgorithm:
             if self._checkpoint is not None and set(TRAINING_PARTS) <= set(read_manifest(self._checkpoint)["parts"]):
                 trainer.checkpoints.restore(self._checkpoint)
             elif self._policy is not None:
-                _require_spaces(self._policy, trainer.pool.spec)
+                require_spaces(self._policy, trainer.pool.spec)
                 trainer.policy.load_state_dict(self._policy.state_dict())
                 trainer.algorithm.policy_loaded()
                 trainer.collector.refresh()
@@ -296,29 +331,6 @@ class ManagedAlgorithm:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
-    """An environment as config values, and a factory if those cannot describe it."""
-    if isinstance(env, str):
-        return {"env_id": env}, None
-    if isinstance(env, gym.vector.VectorEnv):
-        return {"env_id": env_name(env), "env_from_python": True, "num_envs": env.num_envs}, GivenEnv(env)
-    if isinstance(env, gym.Env):
-        return {"env_id": env_name(env), "env_from_python": True}, GivenEnv(env)
-    if callable(env):
-        return {"env_id": getattr(env, "__name__", type(env).__name__), "env_from_python": True}, env
-    raise ConfigError(f"env must be a Gymnasium id, an environment or a function that creates one, not {env!r}")
-
-
-def _factory_of(env: EnvLike) -> EnvFactory:
-    values, factory = _describe_env(env)
-    return factory or RegisteredEnv(values["env_id"])
-
-
-def _require_spaces(policy: Policy, spec: SpaceSpec) -> None:
-    if policy.spec != spec:
-        raise SpaceError("the spaces of the environment differ from those that the policy was trained with")
 
 
 def managed(algorithm: str | AlgorithmClass) -> type[ManagedAlgorithm]:

@@ -62,7 +62,8 @@ class Job:
         return load_config_data(self.config) if self.reference is None else self.reference.data(self.config)
 
     def load_config(self) -> TrainConfig:
-        return resolve_config({**self.data, "seed": self.seed, "output_dir": str(self.path)})
+        protocol = {**(self.data.get("eval") or {}), "budget": None}  # every evaluation counts, whatever it costs
+        return resolve_config({**self.data, "eval": protocol, "seed": self.seed, "output_dir": str(self.path)})
 
     @property
     def total_steps(self) -> int:

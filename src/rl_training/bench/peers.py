@@ -27,7 +27,7 @@ def require_peers() -> None:
     """Raises if either package is missing; called before anything is trained."""
     for module, package in (("stable_baselines3", "stable-baselines3"), ("sb3_contrib", "sb3-contrib")):
         if importlib.util.find_spec(module) is None:
-            raise MissingExtraError(package, "bench")
+            raise MissingExtraError(package, "peers")
 
 
 def load_algorithm(peer: Peer) -> Any:

@@ -85,7 +85,13 @@ class Racer(Trainer):
 
 def race_ours(config: TrainConfig, goal: float) -> dict[str, Any]:
     """Races one seed of ours."""
-    protocol = {**config.eval.model_dump(), "interval": EVERY, "episodes": EPISODES, "final_episodes": EPISODES}
+    protocol = {
+        **config.eval.model_dump(),
+        "interval": EVERY,
+        "episodes": EPISODES,
+        "final_episodes": EPISODES,
+        "budget": None,
+    }
     racer = Racer(config.with_values(eval=protocol, output_dir=None), goal)
     try:
         racer.train()

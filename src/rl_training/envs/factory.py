@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib
+import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,9 @@ from typing import Any
 
 import gymnasium as gym
 
+from rl_training.envs.known import extra_of, nearest_ids, package_of, register
 from rl_training.errors import ConfigError, RLTrainingError, described, did_you_mean, shown
+from rl_training.names import imported, split_name
 
 Env = gym.Env[Any, Any]
 AnyVectorEnv = gym.vector.VectorEnv[Any, Any, Any]
@@ -20,32 +22,26 @@ EnvFactory = Callable[[], Env]
 
 @dataclass(frozen=True)
 class RegisteredEnv:
-    """Creates an environment from its Gymnasium id (``module:id`` imports the module first). It is plain data, so it can be
-    sent to a worker process."""
+    """Creates an environment from its name: a Gymnasium id; ``module:id``, which imports the module first; or ``module:name``
+    of a class or function. A file (``path/to/file.py``) may take the place of the module. It is plain data, so it can be sent
+    to a worker process."""
 
     env_id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Env:
-        module, _, name = self.env_id.rpartition(":")
-        if module:
-            try:
-                importlib.import_module(module)
-            except RLTrainingError:  # a package that is missing
-                raise
-            except (Exception, SystemExit) as error:
-                reason = error if isinstance(error, ImportError) else described(error)
-                raise ConfigError(f"env_id '{self.env_id}': cannot import the module '{module}' ({reason})") from error
+        make = self._find()
         try:
-            # Gymnasium's checker would repeat, on every step, what EnvPool checks anyway.
-            return gym.make(name, disable_env_checker=True, **self.kwargs)
+            return make(**self.kwargs)
         except gym.error.DependencyNotInstalled as error:
-            raise ConfigError(f"environment {self.env_id} needs a package that is not installed: {error}") from error
+            extra = extra_of(self.env_id)
+            advice = "" if extra is None else f"; install it with: pip install 'rl-training[{extra}]'"
+            raise ConfigError(f"environment {self.env_id} needs a package that is not installed: {error}{advice}") from error
         except gym.error.Error as error:
-            known = [spec_id for spec_id in gym.registry if "/" not in spec_id]
+            reason = f" ({error})" if isinstance(error, gym.error.NamespaceNotFound) else ""
             raise ConfigError(
-                f"unknown environment '{self.env_id}'{did_you_mean(name, known)} ({error}); give your own environment as "
-                "module:id, or from Python as env="
+                f"unknown environment '{self.env_id}'{nearest_ids(split_name(self.env_id)[1])}{reason} Give your own "
+                "environment as module:id, module:Class or file.py:Class, or from Python as env="
             ) from error
         except RLTrainingError:
             raise
@@ -54,6 +50,32 @@ class RegisteredEnv:
         except (Exception, SystemExit) as error:
             given = f"with env_kwargs {shown(self.kwargs)}" if self.kwargs else "without env_kwargs"
             raise ConfigError(f"environment {self.env_id} cannot be created {given} ({described(error)})") from error
+
+    def _find(self) -> Callable[..., Env]:
+        """What creates the environment: a class or function of the module, or else Gymnasium."""
+        module, name = split_name(self.env_id)
+        package = package_of(self.env_id)
+        if package is not None:
+            register(package, self.env_id)
+        elif module is not None:
+            found = getattr(imported(module, f"env_id '{self.env_id}'"), name, None)
+            if callable(found):
+                return found  # type: ignore[no-any-return]
+            if name.isidentifier() and name not in gym.registry:
+                raise ConfigError(
+                    f"env_id '{self.env_id}': the module '{module}' has no class or function '{name}', and there is no "
+                    f"Gymnasium id of this name{did_you_mean(name, _own_environments(module))}"
+                )
+        # Gymnasium's checker would repeat, on every step, what EnvPool checks anyway.
+        return functools.partial(gym.make, name, disable_env_checker=True)
+
+
+def _own_environments(module: str) -> list[str]:
+    """The environments that a module defines or registers."""
+    code = imported(module, "env_id")
+    names = {name: value for name, value in vars(code).items() if isinstance(value, type) and issubclass(value, gym.Env)}
+    own = [spec.id for spec in gym.registry.values() if str(spec.entry_point).startswith(f"{code.__name__}:")]
+    return own + [name for name in names if name != "Env"]
 
 
 class GivenEnv:

@@ -10,6 +10,7 @@ import copy
 import ctypes
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -21,11 +22,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
+import cloudpickle
 import numpy as np
 
 from rl_training.envs.factory import EnvFactory, close_env, created
 from rl_training.envs.own_state import own_state, restore_own_state
-from rl_training.errors import ConfigError, described
+from rl_training.errors import ConfigError, described, shown
+from rl_training.tracebacks import WorkerError, frames_of
 from rl_training.types import State
 
 #: The observation, and its action mask if the environment provides one.
@@ -42,8 +45,22 @@ CLOSING_TIME, SHORT_CLOSING_TIME = 2.0, 0.5
 PR_SET_PDEATHSIG = 1
 
 
+#: What Gymnasium expects of an environment, for messages.
+RESET, STEP = "(observation, info)", "(observation, reward, terminated, truncated, info)"
+
+
 def _observed(obs: Any, info: dict[str, Any]) -> Observed:
-    return obs, info.get("action_mask")
+    try:
+        return obs, info.get("action_mask")
+    except AttributeError:
+        raise TypeError(f"info must be a dictionary, not {shown(info)}") from None
+
+
+def _not_the_api(call: str, returned: Any, expected: str) -> TypeError:
+    """The error for an environment that was written for another interface, such as that of the old Gym."""
+    count = f"{len(returned)} values" if isinstance(returned, tuple) else shown(returned)
+    old = "; split the old done into terminated and truncated" if call == "step" else ""
+    return TypeError(f"{call} returned {count}, but Gymnasium's interface is {expected}{old}")
 
 
 def _kept(value: Any) -> Any:
@@ -91,12 +108,30 @@ class LocalWorker:
             close_env(self.env)
             self.env = created(self._factory)
         self._used = True
-        return _observed(*self.env.reset(seed=seed))
+        returned = self._reset(seed)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise _not_the_api("reset", returned, RESET)
+        return _observed(*returned)
+
+    def _reset(self, seed: int) -> Any:
+        try:
+            return self.env.reset(seed=seed)
+        except TypeError as error:
+            if "unexpected keyword argument 'seed'" not in str(error):
+                raise
+            raise TypeError(
+                "reset takes no seed, but Gymnasium's interface is reset(self, *, seed=None, options=None), which calls "
+                "super().reset(seed=seed)"
+            ) from error
 
     def begin_step(self, action: Any) -> None:
         if isinstance(action, np.ndarray):
             action = action.copy()  # an environment may change its action in place; the caller keeps it for replays
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        returned = self.env.step(action)
+        try:
+            obs, reward, terminated, truncated, info = returned
+        except (TypeError, ValueError):
+            raise _not_the_api("step", returned, STEP) from None
         self._result = _observed(obs, info), reward, terminated, truncated
 
     def end_step(self) -> StepReturn:
@@ -153,6 +188,20 @@ def require_room_for_workers(count: int) -> None:
         )
 
 
+class _Sent:
+    """A factory on its way to a worker process of this one. Unlike pickle, cloudpickle also sends lambdas and closures."""
+
+    def __init__(self, factory: EnvFactory) -> None:
+        self.factory = factory
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (cloudpickle.dumps(self.factory),)
+
+
+def _received(content: bytes) -> EnvFactory:
+    return cloudpickle.loads(content)  # type: ignore[no-any-return]
+
+
 class ProcessWorker:
     """An environment in a separate process, connected by a pipe. If an answer takes longer than ``timeout`` seconds, the
     process is killed. The time to start it and to create the environment does not count."""
@@ -169,13 +218,15 @@ class ProcessWorker:
             raise ConfigError(f"cannot start a worker process ({error.strerror}): {_ADVICE}") from error
         # Linux sends the parent-death signal when the thread ends that started the process. Only the main thread never does.
         tied = threading.current_thread() is threading.main_thread()
-        self._process = context.Process(target=_serve, args=(remote, factory, fresh, os.getpid(), tied), daemon=True)
+        arguments = (remote, _Sent(factory), fresh, os.getpid(), tied)
         try:
+            self._process = context.Process(target=_serve, args=arguments, daemon=True)
             self._process.start()
-        except (AttributeError, TypeError, ValueError) as error:  # raised when a closure or an open handle is sent
+        except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:  # for instance an open file is sent
+            self._pipe.close()
             raise ConfigError(
-                "env_workers: subprocess needs a Gymnasium id or a factory defined at the top level of a module "
-                f"({error}); use env_workers: inline for this environment"
+                f"the function that creates the environment cannot be sent to a worker process ({described(error)}); give "
+                "the environment by its name, or use env_workers: inline"
             ) from error
         except (OSError, MemoryError) as error:
             self._pipe.close()
@@ -210,7 +261,7 @@ class ProcessWorker:
             self._process.join(timeout=1.0)
             raise RuntimeError(f"its worker process has died (exit code {self._process.exitcode})") from error
         if failed:
-            raise RuntimeError(value)
+            raise WorkerError(*value)
         return value
 
     def reset(self, seed: int) -> Observed:
@@ -293,7 +344,7 @@ def _serve(pipe: Connection, factory: EnvFactory, fresh: bool, parent: int, tied
                     answer = getattr(worker, command)(*args)
                 pipe.send((False, answer))
             except (Exception, SystemExit) as error:
-                pipe.send((True, described(error)))
+                pipe.send((True, (described(error), frames_of(error))))
         warnings.simplefilter("ignore")  # nobody reads what a worker process has to say at its end
         worker.close()
 

@@ -2,11 +2,11 @@
 
 wrappers:
   - {name: mask_observation, indices: [1, 3]}
+  - {name: "my_package.wrappers:MyWrapper", size: 3}
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ from gymnasium import spaces
 
 from rl_training.envs.factory import Env, EnvFactory, close_env, created
 from rl_training.errors import ConfigError, RLTrainingError, described, did_you_mean, shown
+from rl_training.names import imported, split_name
 from rl_training.types import LeafPath, entry_at, path_name
 
 #: Every wrapper: its name in a config, and where it is defined.
@@ -188,12 +189,17 @@ class WrappedEnv:
                 raise ConfigError(
                     f"the wrapper {wrapper['name']} does not take {shown(arguments)} on observations {on}: {described(error)}"
                 ) from error
+            if not isinstance(env, gym.Env):
+                raise ConfigError(f"the wrapper {wrapper['name']} returned {shown(env)}, which is not a gymnasium.Env")
         return env
 
 
 def _load(name: str) -> Any:
-    module, _, attribute = WRAPPERS[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    module, attribute = split_name(WRAPPERS.get(name, name))
+    found = getattr(imported(module or "", f"the wrapper {name}"), attribute, None)
+    if found is None:
+        raise ConfigError(f"the wrapper {name}: the module '{module}' has no '{attribute}'")
+    return found
 
 
 def wrapper_problem(wrapper: Mapping[str, Any]) -> str | None:
@@ -201,6 +207,8 @@ def wrapper_problem(wrapper: Mapping[str, Any]) -> str | None:
     name = wrapper.get("name")
     if not isinstance(name, str):
         return "a wrapper needs a name, as in {name: mask_observation, indices: [1, 3]}"
+    if all(split_name(name)):
+        return None  # the user's own: it is imported only when an environment is created
     if name not in WRAPPERS:
         return f"unknown wrapper '{name}'{did_you_mean(name, WRAPPERS)}"
     parameters = list(inspect.signature(_load(name)).parameters.values())[1:]  # without the environment

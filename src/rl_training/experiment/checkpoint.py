@@ -32,7 +32,7 @@ from rl_training.experiment.compat import (
     stamp,
     unknown_to_us,
 )
-from rl_training.experiment.files import parse_json, remove
+from rl_training.experiment.files import parse_json, remove, with_usual_permissions
 from rl_training.experiment.folder import CheckpointFolder, fingerprint_of
 from rl_training.experiment.manifest import MANIFEST, seal
 from rl_training.experiment.segments import Segments, SegmentWriter
@@ -104,6 +104,7 @@ def _write(
             (temporary / f"{name}.json").write_text(json.dumps(skeleton), "utf-8")
             if arrays:
                 save_safetensors(arrays, temporary / f"{name}.safetensors")  # without a copy, because a replay is large
+                with_usual_permissions(temporary / f"{name}.safetensors")
         known = {segment.file.name: segment.fingerprint for segment in writer.segments}
         files = {file.name: known.get(file.name) or fingerprint_of(file) for file in sorted(temporary.iterdir())}
         versions = {"schema_version": current_version(CONTAINER), **stamp(parts)}

@@ -19,6 +19,7 @@ from pydantic_core import PydanticSerializationError
 from rl_training.algorithms.config import (
     AlgorithmConfig,
     Count,
+    Fraction,
     Positive,
     PositiveNumber,
     StrictModel,
@@ -30,7 +31,7 @@ from rl_training.errors import MOST_SHOWN, ConfigError, RLTrainingError, describ
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.plain_data import parse_yaml as parse_yaml
 from rl_training.experiment.plain_data import require_plain
-from rl_training.experiment.registry import AlgorithmClass, get_algorithm
+from rl_training.experiment.registry import AlgorithmClass, canonical_name, get_algorithm
 
 #: Bytes of a file's name and of a path that every file system takes; a path leaves room for the files below it.
 LONGEST_NAME = 255
@@ -47,6 +48,17 @@ class EvalConfig(StrictModel):
     max_episode_steps: Positive | None = Field(
         None, description="stop an evaluated episode after this many steps; null: only the environment ends it"
     )
+    budget: Fraction | None = Field(
+        0.1,
+        description="env steps that all evaluations together may take, as a share of the training steps: they have fewer "
+        "episodes or are left out; null: no limit, which is the default if interval, episodes or final_episodes is set",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_is_asked_for_is_done(cls, data: Any) -> Any:
+        chosen = isinstance(data, Mapping) and data.keys() & {"interval", "episodes", "final_episodes"}
+        return {"budget": None, **data} if chosen else data
 
 
 class CheckpointConfig(StrictModel):
@@ -82,7 +94,7 @@ class TrainConfig(StrictModel):
     """Everything that determines a run."""
 
     algo: str = Field(description="name of the algorithm")
-    env_id: str = Field(description="Gymnasium id, or module:id")
+    env_id: str = Field(description="Gymnasium id, module:id, module:Class or file.py:Class")
     env_from_python: bool = Field(False, description="the environment was passed from Python, so no file can hold it")
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
     env_workers: Literal["inline", "subprocess"] = Field("inline", description="where environments run")
@@ -98,7 +110,7 @@ class TrainConfig(StrictModel):
     num_envs: Positive = Field(1, description="environments stepped together")
     seed: Count = Field(0, description="seed of all random numbers in the run")
     total_timesteps: Positive = Field(50_000, description="env steps of the whole run")
-    device: str = Field("cpu", description="device of the networks: cpu, cuda, cuda:0, mps")
+    device: str = Field("cpu", description="device of the networks: cpu, cuda, cuda:0, mps, or auto: a GPU if there is one")
     compile: CompileMode = Field(
         "auto", description="compile the update into one graph: on, off, or auto (on if it is expected to save time)"
     )
@@ -158,6 +170,7 @@ def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
         raise ConfigError("the config names no environment: add 'env_id: CartPole-v1', or pass --env")
     if not isinstance(values["algo"], str):
         raise ConfigError(f"algo must be the name of an algorithm, such as dqn, not {shown(values['algo'])}")
+    values["algo"] = canonical_name(values["algo"])
     config_class = _algorithm(values["algo"]).config_class
     algo_kwargs = values.pop("algo_kwargs", None) or {}
     if not isinstance(algo_kwargs, Mapping):
@@ -171,7 +184,7 @@ def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
     try:
         config = TrainConfig.model_validate({**values, "algo_kwargs": settings})
     except ValidationError as error:
-        problems += _sentences(error, TrainConfig, "")
+        problems += _sentences(error, TrainConfig, "", config_class)
     if problems:
         raise ConfigError("; ".join(problems))
     try:
@@ -196,14 +209,21 @@ def _algorithm(name: str) -> AlgorithmClass:
         ) from error
 
 
-def _sentences(error: ValidationError, model: type[StrictModel], prefix: str) -> list[str]:
-    """One sentence per mistake, with the full key and, if it is unknown, the nearest valid one."""
+def _sentences(
+    error: ValidationError, model: type[StrictModel], prefix: str, algo_kwargs: type[StrictModel] | None = None
+) -> list[str]:
+    """One sentence per mistake, with the full key and, if it is unknown, where it belongs or the nearest valid one."""
+    groups = {name: group for name in model.model_fields if (group := _group(model, name)) is not None}
+    groups = {**groups, "algo_kwargs": algo_kwargs} if algo_kwargs is not None else {}
     sentences = []
     for item in error.errors():
         path = [str(part) for part in item["loc"]]
         key = prefix + ".".join(path)
         message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
+        places = [name for name, group in groups.items() if path[0] in group.model_fields] if len(path) == 1 else []
+        if item["type"] == "extra_forbidden" and places:
+            sentences.append(f"unknown key '{key}'; did you mean '{places[-1]}.{key}'?")
+        elif item["type"] == "extra_forbidden":
             sentences.append(f"unknown key '{key}'{did_you_mean(path[-1], _keys_at(model, path[:-1]))}")
         elif not path:
             sentences.append(message)

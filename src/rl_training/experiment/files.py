@@ -119,6 +119,18 @@ def replace_text(path: Path, text: str) -> None:
         raise CheckpointError(f"cannot write {path}: {error.strerror}; free disk space or fix the permissions") from error
 
 
+def with_usual_permissions(path: Path) -> None:
+    """Gives a file the permissions that the umask leaves to new files; safetensors makes its own for the user alone."""
+    probe = path.with_name(f".{path.name}.new")
+    remove(probe)
+    descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        path.chmod(stat.S_IMODE(os.fstat(descriptor).st_mode))
+    finally:
+        os.close(descriptor)
+        probe.unlink()
+
+
 def remove(path: Path) -> None:
     """Removes whatever has this name, if anything. What a link points to stays."""
     if path.is_dir() and not path.is_symlink():

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import re
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
-_ROOT = Path(__file__).parent.parent / "assets" / "configs"
+_ASSETS = Path(__file__).parent.parent / "assets"
+_ROOT = _ASSETS / "configs"
+#: what the configs reach, and in how many seconds on the machine of docs/benchmarks.md; benchmarks/expected.py writes it
+EXPECTED = _ASSETS / "expected.json"
 
 
 def packaged_configs() -> dict[str, Path]:
     """The config files by name, such as ``dqn/cartpole``."""
     return {file.relative_to(_ROOT).with_suffix("").as_posix(): file for file in sorted(_ROOT.glob("*/*.yaml"))}
+
+
+def about(config: Path) -> str:
+    """The first sentence of the comment at the top of a config; empty if it has none."""
+    lines = takewhile(lambda line: line.startswith("#"), config.read_text("utf-8").splitlines())
+    text = " ".join(line.removeprefix("#").strip() for line in lines)
+    text = re.sub(r" \(pip install '[^']*'\)|[;,]? needs pip install '[^']*'", "", text, flags=re.IGNORECASE)
+    return re.split(r"(?<!al)\. (?=[A-Z])", text)[0].removesuffix(".")
+
+
+def expected_results() -> dict[str, dict[str, Any]]:
+    """The median return and seconds of the configs that have been measured, by name."""
+    results: dict[str, dict[str, Any]] = json.loads(EXPECTED.read_text("utf-8"))
+    return results

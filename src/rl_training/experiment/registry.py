@@ -2,7 +2,7 @@
 
 - every concrete algorithm class in ``rl_training.algorithms`` that declares a ``name``,
 - every entry point that an installed package declares in the group ``rl_training.algorithms``,
-- any class as ``module:Class``.
+- any class as ``module:Class`` or ``path/to/file.py:Class``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,33 @@ from rl_training import algorithms as package
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.spaces import joinable, joint_actions
 from rl_training.errors import ConfigError, SpaceError, did_you_mean
+from rl_training.names import imported, split_name
 from rl_training.types import ObservationSpec, SpaceSpec
 
 ENTRY_POINTS = "rl_training.algorithms"
 AlgorithmClass = type[Algorithm[Any, Any]]
 
 
+def canonical_name(name: str) -> str:
+    """The name of an algorithm as it is registered, if it is given in other letters or as its class: PPO, QR-DQN, DrQv2."""
+    plain = name.lower().replace("-", "_")
+    if ":" in name or plain in package.module_names():
+        return name if ":" in name else plain
+    for known, algorithm in algorithms().items():
+        if plain in (known.lower(), algorithm.public_name.lower()):
+            return known
+    return name
+
+
+def find_algorithm(name: str) -> AlgorithmClass | None:
+    """The algorithm with this name, if there is one."""
+    known = canonical_name(name)
+    return get_algorithm(known) if ":" in known or known in algorithms() else None
+
+
 def get_algorithm(name: str) -> AlgorithmClass:
     """The algorithm with this name or ``module:Class`` path, or an error with the nearest name."""
+    name = canonical_name(name)
     if ":" in name:
         return _imported(name, f"algo '{name}'")
     if name in package.module_names():  # the usual case, without importing the others
@@ -119,14 +138,8 @@ def _declared_in(module_name: str) -> dict[str, AlgorithmClass]:
 
 def _imported(path: str, what: str) -> AlgorithmClass:
     """Imports the class at ``module:Class`` and checks it."""
-    module_name, _, attribute = path.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # whatever somebody else's module raises
-        raise ConfigError(
-            f"{what}: cannot import the module '{module_name}' ({type(error).__name__}: {error}); install its package, or "
-            "run where Python finds it"
-        ) from error
+    module_name, attribute = split_name(path)
+    module = imported(module_name or "", what)
     found = getattr(module, attribute, None)
     if found is None:
         classes = (name for name, value in vars(module).items() if isinstance(value, type))

@@ -11,13 +11,16 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
+from rl_training.envs.known import module_of
 from rl_training.errors import ConfigError
+from rl_training.experiment.config import TrainConfig
+from rl_training.names import is_file, loaded, split_name
 from rl_training.search_path import python_path
 
 
@@ -30,20 +33,25 @@ class Trust:
 
     def require_algo(self, config: Mapping[str, Any]) -> None:
         """Refuses an algorithm ``module:Class`` of a saved config, unless its module may be imported."""
-        self._require(str(config.get("algo", "")).partition(":"), "algo")
+        algo = str(config.get("algo", ""))
+        self._require(split_name(algo)[0], f"algo: {algo}")
 
     def require_env(self, env_id: str) -> None:
-        """Refuses an environment ``module:id`` of a saved config, unless its module may be imported."""
-        self._require(env_id.rpartition(":"), "env_id")
+        """Refuses an environment of a saved config, unless the module that it comes from may be imported."""
+        self._require(module_of(env_id), f"env_id: {env_id}")
 
-    def _require(self, name: tuple[str, str, str], setting: str) -> None:
-        module = name[0]
-        if not name[1] or self.everything:
+    def require_wrappers(self, wrappers: Iterable[Mapping[str, Any]]) -> None:
+        """Refuses wrappers ``module:Class`` of a saved config, unless their modules may be imported."""
+        for wrapper in wrappers:
+            self._require(split_name(wrapper["name"])[0], f"wrappers: {wrapper['name']}")
+
+    def _require(self, module: str | None, named: str) -> None:
+        if module is None or self.everything:
             return
         where = _untrusted_location(module, self.run)
         if where is not None:
             raise ConfigError(
-                f"{self.run} names the module '{module}' ({setting}: {''.join(name)}), which would be imported from {where}; "
+                f"{self.run} names the module '{module}' ({named}), which would be imported from {where}; "
                 "that is neither an installed package nor on your PYTHONPATH, and importing it runs its code: if you trust "
                 "it, use --trust-env-module (in Python: trust_modules=True), or put its folder on PYTHONPATH"
             )
@@ -51,8 +59,10 @@ class Trust:
 
 def _untrusted_location(module: str, run: Path) -> str | None:
     """Where a module would come from, if not from a trusted place. Nothing is imported to find out."""
-    if module in sys.modules:
+    if loaded(module) is not None:
         return None  # importing it again runs nothing
+    if is_file(module):
+        return None if _is_trusted(module, run) else module
     if not all(part.isidentifier() for part in module.split(".")):
         return "a name that is no module's"
     roots, run_path = list(_trusted_roots()), os.path.realpath(run)
@@ -72,6 +82,21 @@ def _untrusted_location(module: str, run: Path) -> str | None:
                 return place
         search = list(spec.submodule_search_locations or ())
     return None
+
+
+def _is_trusted(place: str, run: Path) -> bool:
+    real = os.path.realpath(place)
+    return not _is_in(real, os.path.realpath(run)) and any(_is_in(real, root) for root in _trusted_roots())
+
+
+def trust_option(config: TrainConfig, run: Path) -> str:
+    """The option that commands on a run need if it names code that is not in a trusted place, for messages."""
+    named = [module_of(config.env_id), split_name(config.algo)[0], *(split_name(w["name"])[0] for w in config.wrappers)]
+    for module in filter(None, [] if config.env_from_python else named):
+        file = getattr(loaded(module), "__file__", None)
+        if file is not None and not _is_trusted(file, run):
+            return " --trust-env-module"
+    return ""
 
 
 def _find(name: str, search: list[str] | None) -> tuple[ModuleSpec | None, bool]:

@@ -27,6 +27,11 @@ class EpisodeStatistics:
             self._returns.append(episode.episode_return)
             self._lengths.append(episode.length)
 
+    @property
+    def mean_length(self) -> float | None:
+        """The mean length of the most recent episodes; None before the first has ended."""
+        return sum(self._lengths) / len(self._lengths) if self._lengths else None
+
     def metrics(self) -> dict[str, float]:
         metrics: dict[str, float] = {"episodes": self.count}
         if self._returns:

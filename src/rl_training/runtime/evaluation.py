@@ -51,23 +51,31 @@ def evaluate_policy(
     *,
     stream: str = FINAL_EPISODES,
     limit: EpisodeLimit | None = None,
+    rng: np.random.Generator | None = None,
+    env_steps: int = 0,
+    watch: Callable[[int, int], None] = lambda done, episodes: None,
 ) -> EvaluationResult | None:
     """Episode k runs in environment k mod n, so that long and short episodes count equally and the result does not depend
-    on which finishes first. Returns None if it is stopped early. The episodes are the first ones of ``stream``."""
+    on which finishes first. Returns None if it is stopped early. The episodes are the first ones of ``stream``.
+
+    With ``rng`` the policy explores as it did at ``env_steps``. ``watch`` is told how many episodes are done.
+    """
     pool.reset(stream, limit)
     n = pool.num_envs
     carry = policy.initial_carry(n)
     returns, lengths = [0.0] * episodes, [0] * episodes
-    active = list(range(min(n, episodes)))
+    active, done = list(range(min(n, episodes))), 0
     while active:
         if should_stop():
             return None
-        output = policy.act(pool.obs, carry, action_mask=pool.action_mask)
+        output = policy.act(pool.obs, carry, rng=rng, env_steps=env_steps, action_mask=pool.action_mask)
         step, finished = pool.step(output.action, active)
         carry = policy.next_carry(output.carry, step)
         for episode in finished:
             k = episode.env_index + n * episode.number
             returns[k], lengths[k] = episode.episode_return, episode.length
+            done += 1
             if k + n >= episodes:
                 active.remove(episode.env_index)
+        watch(done, episodes)
     return EvaluationResult(returns, lengths)

@@ -9,6 +9,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from rl_training.algorithms.policy import ExportModule, Policy
 from rl_training.errors import CheckpointError, ConfigError, MissingExtraError
 from rl_training.experiment.compat import PartContext, migrate, readable_version, stamp
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.files import open_to_read, parse_json, remove
+from rl_training.experiment.files import open_to_read, parse_json, remove, replace_text, with_usual_permissions
 from rl_training.experiment.run import ACTING_PARTS
 from rl_training.experiment.states import parse_arrays
 from rl_training.experiment.trust import Trust
+from rl_training.runtime.export_description import KEY, describe_export, input_names, output_names
 from rl_training.runtime.inference import fitting, nested, policy_of, predict
-from rl_training.types import Array, ObservationLeaf, SpaceSpec
+from rl_training.types import Array, Carry, ObservationLeaf, SpaceSpec
 
 FORMATS = ("onnx", "safetensors")
 VERIFIED_OBSERVATIONS = 64
@@ -37,9 +39,12 @@ SAME_ACTIONS = 0.95
 
 def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: str | None = None) -> float:
     """Writes the policy and returns the largest difference between its outputs and the original's."""
-    chosen = file_format or path.suffix.removeprefix(".")
+    suffix = path.suffix.removeprefix(".")
+    chosen = file_format or suffix
     if chosen not in FORMATS:
         raise ConfigError(f"cannot export to '{chosen}'; choose one of: {', '.join(FORMATS)}")
+    if suffix in FORMATS and suffix != chosen:
+        raise ConfigError(f"the format {chosen} contradicts the name {path}; leave the format out, or change the name")
     if policy.spec.action.masked:
         warnings.warn(
             "this policy's environment masks actions, but the exported 'action' is the best of all actions: where some are "
@@ -54,12 +59,20 @@ def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: 
         difference = write(policy, config, temporary)
         if not difference <= TOLERANCE:  # a NaN fails too
             raise CheckpointError(f"the exported policy differs from the original by {difference:.2g}; nothing was written")
+        with_usual_permissions(temporary)
         temporary.replace(path)
+        replace_text(path.with_name(f"{path.name}.json"), json.dumps(_description(policy, config), indent=1) + "\n")
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
     return difference
+
+
+def _description(policy: Policy, config: TrainConfig) -> dict[str, Any]:
+    module = _module(policy)
+    inputs = _first_inputs(module, _random_entries(policy.spec, VERIFIED_OBSERVATIONS))
+    return describe_export(policy, config, module, [tensor.numpy() for tensor in inputs])
 
 
 def _module(policy: Policy) -> ExportModule:
@@ -115,17 +128,6 @@ def _random_leaf(leaf: ObservationLeaf, count: int, rng: np.random.Generator) ->
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def input_names(policy: Policy, module: ExportModule) -> list[str]:
-    """The names of an exported policy's inputs: ``obs``, or one for each entry of a Dict or Tuple, such as ``obs.camera``."""
-    names: list[str] = []
-    for leaf in policy.spec.observation.leaves:
-        name = ".".join(map(str, ("obs", *leaf.path)))
-        while name in names:  # {"a": {"b": ...}, "a.b": ...}
-            name += "_"
-        names.append(name)
-    return [*names, *(["reward"] if module.takes_reward else []), *module.state_names]
-
-
 def _run(module: ExportModule, step: Callable[[list[Array]], list[Array]], entries: list[Array]) -> list[Array]:
     """All outputs over several steps, each of which passes its state to the next; a single step if there is no state."""
     inputs = [tensor.numpy() for tensor in _first_inputs(module, entries)[len(entries) :]]
@@ -161,6 +163,7 @@ def _largest_difference(expected: list[Array], found: list[Array]) -> float:
 
 def _export_onnx(policy: Policy, config: TrainConfig, path: Path) -> float:
     try:
+        import onnx
         import onnxruntime
         import onnxscript  # noqa: F401 - torch.onnx needs it
     except ImportError as error:
@@ -177,12 +180,15 @@ def _export_onnx(policy: Policy, config: TrainConfig, path: Path) -> float:
             inputs,
             path,
             input_names=names,
-            output_names=[*module.output_names, *(f"next_{name}" for name in module.state_names)],
+            output_names=output_names(module),
             dynamic_shapes=(observed, tuple(batch for _ in inputs[1:])) if inputs[1:] else (observed,),
             dynamo=True,
             external_data=False,
             verbose=False,
         )
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, {KEY: json.dumps(_description(policy, config))})
+    onnx.save(model, path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def step(arrays: list[Array]) -> list[Array]:
@@ -211,14 +217,37 @@ def _export_safetensors(policy: Policy, config: TrainConfig, path: Path) -> floa
     description = {"config": config.describe(), "spaces": policy.spec.to_json(), **stamp(ACTING_PARTS)}
     save_file(arrays, path, metadata={"rl_training": json.dumps(description)})
     entries = _random_entries(policy.spec, VERIFIED_OBSERVATIONS)
-    return _largest_difference(_outputs(policy, entries), _outputs(load_exported(path), entries))
+    return _largest_difference(_outputs(policy, entries), _outputs(load_exported(path).policy, entries))
 
 
-def load_exported(path: Path, *, trust_modules: bool = False) -> Policy:
-    """Loads the policy from a safetensors export of this version or an older one.
+@dataclass(frozen=True)
+class ExportedPolicy:
+    """A policy that was exported, ready to act."""
+
+    policy: Policy
+    config: TrainConfig
+
+    def predict(
+        self,
+        obs: Any,
+        state: Carry | None = None,
+        episode_start: Any = None,
+        *,
+        action_mask: Any = None,
+        reward: Any = None,
+    ) -> tuple[Array, Carry]:
+        """The action for one observation, or one per row of a batch, and the state to pass to the next call."""
+        return predict(self.policy, obs, state, episode_start, reward=reward, action_mask=action_mask)
+
+
+def load_exported(path: str | Path, *, trust_modules: bool = False) -> ExportedPolicy:
+    """Loads the policy from a safetensors export of this version or an older one. ONNX files are for other programs.
 
     An algorithm of another package (``module:Class``) is imported only from a trusted place, unless ``trust_modules``.
     """
+    path = Path(path)
+    if path.suffix == ".onnx":
+        raise ConfigError(f"{path} is for ONNX runtimes, such as onnxruntime; load_exported reads an export to .safetensors")
     place = f"the exported policy {path}"
     description, weights = _read_export(path)
     algo = description["config"].get("algo")
@@ -226,8 +255,7 @@ def load_exported(path: Path, *, trust_modules: bool = False) -> Policy:
     for name, state in parts.items():
         version = readable_version(name, description, place)
         parts[name] = migrate(state, version, PartContext(name, algo), place)
-    policy, _ = policy_of(parts, place, description.get("written_by"), Trust(path.parent, trust_modules))
-    return policy
+    return ExportedPolicy(*policy_of(parts, place, description.get("written_by"), Trust(path.parent, trust_modules)))
 
 
 def _read_export(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

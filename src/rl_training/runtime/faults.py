@@ -10,6 +10,8 @@ from rl_training.errors import CheckpointError, DivergenceError, EnvironmentFaul
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import replace_text
 from rl_training.experiment.run import Run
+from rl_training.experiment.trust import trust_option
+from rl_training.tracebacks import frames_of
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer
@@ -44,6 +46,7 @@ def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, e
         "problem": fault.problem,
         "episode_seed": fault.episode_seed,
         "actions": fault.actions,
+        "traceback": [] if fault.__cause__ is None else frames_of(fault.__cause__),
     }
     replace_text(path, json.dumps(report) + "\n")
     reproduces = "the episode seed and the actions that reproduce this"
@@ -53,5 +56,5 @@ def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, e
         )
     return (
         f"The run is saved at step {env_steps}; {path} has {reproduces}. Once the environment is fixed: rl-training resume "
-        f"{shlex.quote(str(run.path))}"
+        f"{shlex.quote(str(run.path))}{trust_option(config, run.path)}"
     )

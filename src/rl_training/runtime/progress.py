@@ -42,6 +42,9 @@ class Progress:
     def update(self, watched: Watched) -> None:
         pass
 
+    def evaluating(self, done: int, episodes: int) -> None:
+        """Shows how far an evaluation is."""
+
     def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
         pass
 
@@ -53,7 +56,8 @@ class _TimedProgress(Progress):
 
     def __init__(self) -> None:
         self._total = 0
-        self._start_step = self._next = 0.0
+        self._start_step = 0.0
+        self._next = time.monotonic() + self.seconds
         self._start_time = 0.0
 
     def start(self, watched: Watched, total: int) -> None:
@@ -67,6 +71,15 @@ class _TimedProgress(Progress):
         if now >= self._next or watched.env_steps >= self._total:
             self._next = now + self.seconds
             self._show(watched)
+
+    def evaluating(self, done: int, episodes: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self.seconds
+            self._show_evaluation(f"evaluation: {done}/{episodes} episodes")
+
+    def _show_evaluation(self, text: str) -> None:
+        raise NotImplementedError
 
     def _rate(self, watched: Watched) -> float:
         return (watched.env_steps - self._start_step) / max(time.monotonic() - self._start_time, 1e-9)
@@ -101,6 +114,8 @@ class LineProgress(_TimedProgress):
 
     def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+    _show_evaluation = note
 
     def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
         print(
@@ -153,6 +168,9 @@ class BarProgress(_TimedProgress):
             values=self._describe(watched),
             refresh=True,
         )
+
+    def _show_evaluation(self, text: str) -> None:
+        self._bar.update(self._task, values=text, refresh=True)
 
     def note(self, text: str) -> None:
         self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)

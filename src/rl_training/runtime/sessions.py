@@ -84,6 +84,7 @@ def resume_training(
     try:
         if factory is None and not run.config.env_from_python:
             trust.require_env(run.config.env_id)
+        trust.require_wrappers(run.config.wrappers)
         start = last_good_checkpoint(run_path, warn) if named is None else _as_it_is(named)
         config = _extended(run, 0 if start is None else _step_of(start.path), total_timesteps)
         recorded = None if start is None else recorded_observation(start.path)

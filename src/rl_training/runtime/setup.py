@@ -131,7 +131,9 @@ def _require_shift_fits(config: TrainConfig, spec: SpaceSpec) -> None:
 
 
 def usable_device(name: str) -> torch.device:
-    """The device with this name, or an error if it cannot be used."""
+    """The device with this name, or an error if it cannot be used; ``auto`` is a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from rl_training.envs.boundary import Boundary
+from rl_training.experiment.trust import trust_option
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer
@@ -62,4 +63,5 @@ class TrainerStop:
 
     def _resume(self) -> str:
         assert self._trainer.run is not None
-        return f"rl-training resume {shlex.quote(str(self._trainer.run.path))}"
+        path = self._trainer.run.path
+        return f"rl-training resume {shlex.quote(str(path))}{trust_option(self._trainer.config, path)}"

@@ -33,6 +33,7 @@ from rl_training.runtime.compilation import Compilation
 from rl_training.runtime.divergence import DivergenceWatch
 from rl_training.runtime.episodes import EpisodeStatistics
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.evaluation_budget import EvaluationBudget
 from rl_training.runtime.faults import explained
 from rl_training.runtime.learner import Learner, make_learner
 from rl_training.runtime.progress import Progress
@@ -93,7 +94,8 @@ class Trainer:
         self._free_at_first = available_memory()
         with cpu_threads(config.threads):
             policy = algorithm_class.make_policy(config.algo_kwargs, pool.spec, init_generator(config.seed))
-            policy.network.to(usable_device(config.device))
+            self._device = usable_device(config.device)
+            policy.network.to(self._device)
             self.algorithm: Algorithm[Any, Any] = algorithm_class(policy, config.algo_kwargs, self.streams)
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.timer)
         self.collector = Collector(policy, pool, config.seed, self.timer)
@@ -101,6 +103,7 @@ class Trainer:
         self._eval_pool: EnvPool | None = None
         self.env_steps = 0
         self.episodes = EpisodeStatistics()
+        self.evaluations = EvaluationBudget(config.eval)
         self.best_return: float | None = None
         self._due = {
             "log": Due(config.log.interval),
@@ -144,8 +147,9 @@ class Trainer:
 
     # ---------------------------------------------------------------------------------------------- the loop
 
-    def train(self, total_timesteps: int | None = None, *, owns_process: bool = False) -> TrainResult:
-        """Continues to this many env steps in all (default: as configured). A second signal ends a process that it owns."""
+    def train(self, total_timesteps: int | None = None, *, evaluate: bool = True, owns_process: bool = False) -> TrainResult:
+        """Continues to this many env steps in all (default: as configured), then evaluates. A second signal ends a process
+        that it owns."""
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
         stop = StopRequest(self._stopping, owns_process=owns_process)
         evaluation = None
@@ -168,10 +172,12 @@ class Trainer:
                 self._loop(total, stop)
                 self.log.close()
                 self.checkpoints.save_last()
-                if not stop:
-                    evaluation = self.evaluate(self.config.eval.final_episodes, stop)
+                if evaluate and not stop:
+                    episodes = self.evaluations.episodes_at_end(self.env_steps, self.config.num_envs, self.episodes)
+                    evaluation = self.evaluate(episodes, stop)
             except (EnvironmentFault, DivergenceError) as error:
-                raise explained(self, error) from error
+                raised = explained(self, error)
+                raise raised from (error.__cause__ if raised is error else error)
             except StepInterrupted:  # in the first reset or in the last evaluation
                 self._stopping.leave_environments()
             finally:
@@ -228,11 +234,13 @@ class Trainer:
             self.divergence.check()
             self.log.write("train", self.env_steps, self._train_metrics())
         if self._due["eval"].count():
-            result = self.evaluate(self.config.eval.episodes, stop, stream=SELECTION_EPISODES)
-            if result is None:
+            episodes = self.evaluations.episodes_during(self.env_steps, self.config.num_envs, self.episodes)
+            result = self.evaluate(episodes, stop, stream=SELECTION_EPISODES) if episodes else None
+            if episodes and result is None:
                 return  # stopped early: still due, so it is repeated after resuming
             self._due["eval"].settle()
-            self._note_evaluation(result)
+            if result is not None:
+                self._note_evaluation(result)
         if self._due["checkpoint"].settle():
             self.checkpoints.save_due()
         self.progress.update(self)
@@ -253,12 +261,19 @@ class Trainer:
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
             result = evaluate_policy(
-                self.collector.policy, self._eval_pool, episodes, lambda: bool(stop), stream=stream, limit=limit
+                self.collector.policy,
+                self._eval_pool,
+                episodes,
+                lambda: bool(stop),
+                stream=stream,
+                limit=limit,
+                watch=self.progress.evaluating,
             )
         self.timer.lap("evaluation")
         return result
 
     def _note_evaluation(self, result: EvaluationResult) -> None:
+        self.evaluations.spend(result)
         self.checkpoints.outdated()  # one already written at this step lacks this evaluation
         improved = self.best_return is None or result.mean_return > self.best_return
         if improved:
@@ -279,7 +294,7 @@ class Trainer:
         config, megabytes = self.config, self.learner.nbytes / 1e6
         where = "nowhere" if self.run is None else self.run.path
         return (
-            f"{config.algo} on {config.env_id}, seed {config.seed}, {config.num_envs} env(s), device {config.device}, replay "
+            f"{config.algo} on {config.env_id}, seed {config.seed}, {config.num_envs} env(s), device {self._device}, replay "
             f"{megabytes:.1f} MB, writing to {where}"
         )
 
@@ -303,6 +318,7 @@ class Trainer:
         return {
             "env_steps": self.env_steps,
             "episodes": self.episodes.state_dict(),
+            "evaluations": self.evaluations.state_dict(),
             "best_return": self.best_return,
             "owed": {name: due.owed for name, due in self._due.items()},
             "checkpoints": self.checkpoints.count,
@@ -322,6 +338,7 @@ class Trainer:
         self.streams.load_state_dict(state["streams"])
         self.compilation.in_force = state["compiled"]
         self.episodes.load_state_dict(state["episodes"])
+        self.evaluations.load_state_dict(state["evaluations"])
         self.best_return = state["best_return"]
         for name, due in self._due.items():
             due.owed = state["owed"][name]

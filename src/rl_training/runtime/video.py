@@ -109,10 +109,7 @@ def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None
     if path.suffix.lower() == ".mp4":
         _load_ffmpeg()
     film = Film()
-    if factory is None and not config.env_from_python:
-        factory = RegisteredEnv(config.env_id, config.env_kwargs)
-    if isinstance(factory, RegisteredEnv):
-        factory = _drawing(factory)
+    factory = _drawing(config, factory, "rgb_array")
     drawn = factory and FilmedEnv(factory, film)
     with contextlib.closing(make_pool(config, drawn, FINAL_EPISODES, 1, recorded=policy.spec.observation)) as pool:
         film.frames.clear()  # the pool has already reset its environment once, to check its output
@@ -128,13 +125,23 @@ def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None
     return film
 
 
-def _drawing(factory: RegisteredEnv) -> RegisteredEnv:
-    """The same environment, with rendering switched on."""
+def on_screen(config: TrainConfig, factory: EnvFactory | None) -> EnvFactory | None:
+    """What creates the environment so that it shows itself on the screen."""
+    return _drawing(config, factory, "human")
+
+
+def _drawing(config: TrainConfig, factory: EnvFactory | None, mode: str) -> EnvFactory | None:
+    """The same environment, with rendering switched on if it is created by its name."""
+    if factory is None and not config.env_from_python:
+        factory = RegisteredEnv(config.env_id, config.env_kwargs)
+    if not isinstance(factory, RegisteredEnv):
+        return factory
     with contextlib.closing(factory()) as env:
         modes = list(env.metadata.get("render_modes", ()))
-    if "rgb_array" not in modes:
-        raise ConfigError(f"{factory.env_id} cannot render images: its render modes {modes} do not include rgb_array")
-    return RegisteredEnv(factory.env_id, {**factory.kwargs, "render_mode": "rgb_array"})
+    if mode not in modes:
+        what = "render images" if mode == "rgb_array" else "show itself on the screen"
+        raise ConfigError(f"{factory.env_id} cannot {what}: its render modes {modes} do not include {mode}")
+    return RegisteredEnv(factory.env_id, {**factory.kwargs, "render_mode": mode})
 
 
 def _write_gif(film: Film, path: Path) -> None:

@@ -1,0 +1,30 @@
+"""Writes what ``rl-training list`` says a packaged config reaches: medians over seeds from benchmarks/results/learning.json.
+
+python benchmarks/expected.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+
+from rl_training.experiment.packaged import EXPECTED, packaged_configs
+
+RESULTS = Path(__file__).parent / "results" / "learning.json"
+
+
+def expected() -> dict[str, dict[str, float]]:
+    """The median return and the median seconds of each packaged config that has been measured."""
+    results = json.loads(RESULTS.read_text("utf-8"))
+    found = {}
+    for name in packaged_configs():
+        seeds = list(results.get(name, {}).values())
+        if seeds:
+            value = {"return": median(seed["return"] for seed in seeds), "seconds": median(seed["seconds"] for seed in seeds)}
+            found[name] = {"return": round(value["return"], 2), "seconds": round(value["seconds"]), "seeds": len(seeds)}
+    return found
+
+
+if __name__ == "__main__":
+    EXPECTED.write_text(json.dumps(expected(), indent=1) + "\n", "utf-8")

@@ -1,0 +1,115 @@
+"""``list``, ``show``, ``plot`` and ``bench``: commands that show what there is."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rl_training.experiment.registry import AlgorithmClass
+
+
+def list_command(arguments: argparse.Namespace) -> int:
+    """Prints the algorithms and the packaged configs."""
+    if arguments.runs is not None:
+        return _list_runs(arguments.runs)
+    from rl_training.experiment.packaged import about, expected_results, packaged_configs
+    from rl_training.experiment.registry import algorithms
+
+    print("algorithms:")
+    for name, algorithm in algorithms().items():
+        spaces = f"{'/'.join(algorithm.observations)} observations, {'/'.join(algorithm.actions)} actions"
+        print(f"  {name:<14} {algorithm.summary} ({spaces})")
+    print("configs (the return and the time are medians over seeds, measured on two cores: docs/benchmarks.md):")
+    expected = expected_results()
+    for name, file in packaged_configs().items():
+        notes = [about(file), _extra_of(file)]
+        if name in expected:
+            notes.append(f"return {expected[name]['return']:g}, {_duration(expected[name]['seconds'])}")
+        print(f"  {name:<36} {'; '.join(filter(None, notes))}")
+    return 0
+
+
+def _extra_of(config: Path) -> str:
+    """The extra that a config's environment and wrappers need, for a line of the list."""
+    from rl_training.envs.known import extra_of
+    from rl_training.experiment.config import parse_yaml
+
+    data = parse_yaml(config.read_text("utf-8"), config.name)
+    wrappers = {wrapper["name"] for wrapper in data.get("wrappers", ())}
+    extra = extra_of(data["env_id"]) or ("pixels" if "pixels" in wrappers else None)
+    return "" if extra is None else f"needs rl-training[{extra}]"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _list_runs(folder: Path) -> int:
+    """Prints the runs below a directory: what each is, how far it is and what it has reached."""
+    from rl_training.experiment.overview import describe_run, runs_below
+
+    for run in runs_below(folder):
+        print(describe_run(run))
+    return 0
+
+
+def show_command(arguments: argparse.Namespace) -> int:
+    """Prints a config with every default."""
+    from rl_training.experiment.config import load_config_data, resolve_config
+    from rl_training.experiment.packaged import packaged_configs
+    from rl_training.experiment.registry import find_algorithm
+
+    algorithm = find_algorithm(arguments.config)
+    if algorithm is not None and arguments.config not in packaged_configs():
+        _print_settings(algorithm)
+        return 0
+    print(resolve_config(load_config_data(arguments.config)).to_yaml(), end="")
+    return 0
+
+
+def _print_settings(algorithm: AlgorithmClass) -> None:
+    """Prints every setting of an algorithm and of a run with its default, range and meaning."""
+    from rl_training.experiment.config import TrainConfig
+    from rl_training.experiment.settings import groups_of, settings_of
+
+    print(f"{algorithm.name}: {algorithm.summary}\n\nalgo_kwargs:")
+    groups = {name: group for name, group in groups_of(TrainConfig).items() if name != "algo_kwargs"}
+    for setting in settings_of(algorithm.config_class):
+        print(f"  {setting.line()}")
+    print("\nof every run:")
+    for setting in settings_of(TrainConfig):
+        print(f"  {setting.line()}")
+    for name, group in groups.items():
+        for setting in settings_of(group):
+            print(f"  {name}.{setting.line()}")
+
+
+def plot_command(arguments: argparse.Namespace) -> int:
+    """Draws learning curves."""
+    from rl_training.runtime.plot import plot_runs
+
+    for label in plot_runs(arguments.paths, arguments.output):
+        print(label)
+    print(f"written to {arguments.output}")
+    return 0
+
+
+def bench_command(arguments: argparse.Namespace) -> int:
+    """Trains configs on several seeds and compares them."""
+    from rl_training.bench.command import make_plan, run_bench
+
+    plan = make_plan(
+        arguments.configs,
+        seeds=arguments.seeds,
+        jobs=arguments.jobs,
+        runs=arguments.runs,
+        references=arguments.references,
+        peers=arguments.peers_file,
+        results=arguments.results,
+        page=arguments.page,
+        with_peers=arguments.peers,
+        race=arguments.time_to_solve,
+    )
+    return run_bench(plan, report_only=arguments.report)

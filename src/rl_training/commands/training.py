@@ -1,0 +1,93 @@
+"""``train`` and ``resume``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from rl_training.commands.console import warn
+from rl_training.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.runtime.trainer import Trainer, TrainResult
+
+
+def train_command(arguments: argparse.Namespace) -> int:
+    """Trains an agent from a config and the flags."""
+    from rl_training.experiment.config import apply_overrides, load_config_data, resolve_config
+    from rl_training.runtime.progress import choose_progress
+    from rl_training.runtime.sessions import start_training
+
+    if arguments.config is None and arguments.algo is None:
+        raise ConfigError("nothing to train: give --config NAME_OR_PATH, or --algo NAME with --env ID")
+    data = {} if arguments.config is None else load_config_data(arguments.config)
+    flags = {
+        "algo": arguments.algo,
+        "env_id": arguments.env,
+        "seed": arguments.seed,
+        "total_timesteps": arguments.total_timesteps,
+        "output_dir": arguments.output_dir,
+        "device": arguments.device,
+    }
+    data.update({key: value for key, value in flags.items() if value is not None})
+    config = resolve_config(apply_overrides(data, arguments.overrides))
+    trainer = start_training(config, progress=choose_progress(arguments.quiet), command=arguments.command_line)
+    return _run_to_end(trainer)
+
+
+def resume_command(arguments: argparse.Namespace) -> int:
+    """Continues a run."""
+    from rl_training.runtime.progress import choose_progress
+    from rl_training.runtime.sessions import resume_training
+
+    trainer = resume_training(
+        arguments.path,
+        total_timesteps=arguments.total_timesteps,
+        progress=choose_progress(arguments.quiet),
+        warn=warn,
+        trust_modules=arguments.trust_modules,
+    )
+    print(f"resuming {arguments.path} at step {trainer.env_steps}", file=sys.stderr)
+    return _run_to_end(trainer)
+
+
+def _run_to_end(trainer: Trainer) -> int:
+    from rl_training.experiment.trust import trust_option
+    from rl_training.runtime.stopping import TrainerStop
+
+    assert trainer.run is not None
+    run_dir = shlex.quote(str(trainer.run.path))
+    option = trust_option(trainer.config, trainer.run.path)
+    try:
+        result = trainer.train(owns_process=True)
+        if result.interrupted_by is not None:
+            print(TrainerStop(trainer).saved(), flush=True)
+    finally:
+        trainer.close()
+    if result.interrupted_by is not None:
+        return 128 + result.interrupted_by
+    _print_summary(result, run_dir, option)
+    return 0
+
+
+def _print_summary(result: TrainResult, run_dir: str, option: str) -> None:
+    evaluation = result.evaluation
+    assert evaluation is not None
+    total = sum(result.seconds.values())
+    shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items() if seconds > 0)
+    best = "" if result.best_return is None else f" (best during training: {result.best_return:.1f})"
+    now = "" if result.steps_now == result.env_steps else f" ({result.steps_now} of them in this session)"
+    print(
+        f"trained {result.env_steps} steps{now}, {result.episodes} episodes, {result.updates} updates\n"
+        f"took {total:.1f} s: {shares}\n"
+        f"evaluation: return {evaluation.mean_return:.1f} +- {evaluation.std_return:.1f} over {len(evaluation.returns)} "
+        f"episodes{best}\n"
+        f"run directory: {run_dir} (config.yaml, metrics.jsonl, evaluation.json, checkpoints/)\n"
+        f"next:\n"
+        f"  rl-training eval {run_dir} --episodes 100{option}\n"
+        f"  rl-training plot {run_dir}\n"
+        f"  rl-training export {run_dir} --format onnx\n"
+        f"  rl-training resume {run_dir} --total-timesteps {2 * result.env_steps}{option}"
+    )

@@ -1,0 +1,49 @@
+"""The runs below a directory, as data: nothing that a run names is imported."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.files import parse_json, read_small
+from rl_training.experiment.metrics import METRICS_FILE, read_log
+from rl_training.experiment.run import EVALUATION_FILE, is_run, read_run_config
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The run directories below a directory, or the directory itself if it is one."""
+    if not folder.is_dir():
+        raise ConfigError(f"there is no directory {folder}")
+    found = sorted(_search(folder))
+    if not found:
+        raise ConfigError(f"there is no run below {folder}: a run directory has a config.yaml and a checkpoints directory")
+    return found
+
+
+def _search(folder: Path) -> Iterator[Path]:
+    if is_run(folder) and (folder / "checkpoints").is_dir():
+        yield folder
+        return
+    for inner in folder.iterdir():
+        if inner.is_dir() and not inner.is_symlink():
+            yield from _search(inner)
+
+
+def describe_run(path: Path) -> str:
+    """One line about a run: its task, seed, progress and last evaluation."""
+    try:
+        config = read_run_config(path)
+        log = read_log(path) if (path / METRICS_FILE).exists() else []
+    except CheckpointError as error:
+        return f"{path}  cannot be read: {error}"
+    step = max((record["step"] for record in log), default=0)
+    task = f"{config['algo']} on {config['env_id']}, seed {config.get('seed')}"
+    line = f"{path}  {task}, step {step}/{config.get('total_timesteps')}"
+    with contextlib.suppress(OSError, CheckpointError, LookupError, TypeError, ValueError):
+        result = parse_json(read_small(path / EVALUATION_FILE), path / EVALUATION_FILE)
+        return f"{line}, return {result['return_mean']:.1f} over {result['episodes']} episodes"
+    returns = (record.get("return_mean") for record in log if record["kind"] == "eval")
+    evaluated = [value for value in returns if value is not None]
+    return f"{line}, last evaluation {evaluated[-1]:.1f}" if evaluated else line

@@ -1,0 +1,88 @@
+"""What the settings of a model are: name, type, default, range and meaning, for ``show``, ``help()`` and type stubs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+#: the constraints of a type, and how they are written
+_BOUNDS = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+_TYPES = {
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "string": "str",
+    "null": "None",
+    "object": "Mapping[str, Any]",
+}
+
+
+class Setting(NamedTuple):
+    """One setting of a model."""
+
+    name: str
+    annotation: str  # as in Python
+    default: Any
+    bounds: str  # such as "at least 1"; empty if there are none
+    meaning: str
+
+    def line(self) -> str:
+        """One line of text: what it is, its type and range, and its default."""
+        bounds = f", {self.bounds}" if self.bounds else ""
+        return f"{self.name}: {self.meaning} ({self.annotation}{bounds}; default {json.dumps(self.default)})"
+
+
+def settings_of(model: type[BaseModel]) -> list[Setting]:
+    """The settings of a model with plain values, in their order. Those without a default, and groups, are left out."""
+    schema = model.model_json_schema()
+    found = []
+    for name, field in schema["properties"].items():
+        if "default" in field and "$ref" not in field:
+            kind = _annotation(field)
+            bounds = _bounds(model.model_fields[name])
+            found.append(Setting(name, kind, field["default"], bounds, str(field.get("description", ""))))
+    return found
+
+
+def groups_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The groups of settings of a model, by name."""
+    fields = {name: field.annotation for name, field in model.model_fields.items()}
+    return {name: kind for name, kind in fields.items() if isinstance(kind, type) and issubclass(kind, BaseModel)}
+
+
+def _annotation(field: Mapping[str, Any]) -> str:
+    if "anyOf" in field:
+        return " | ".join(_annotation(option) for option in field["anyOf"])
+    if "enum" in field:
+        return f"Literal[{', '.join(map(json.dumps, field['enum']))}]"
+    if "const" in field:
+        return f"Literal[{json.dumps(field['const'])}]"
+    if field.get("type") == "array":
+        items = field.get("items") or next(iter(field.get("prefixItems", ())), None)
+        return f"Sequence[{_annotation(items)}]" if isinstance(items, Mapping) and items else "Sequence[Any]"
+    return _TYPES.get(str(field.get("type")), "Any")
+
+
+def _bounds(field: FieldInfo) -> str:
+    found = {name: value for part in _parts(field) for name, _ in _BOUNDS if (value := getattr(part, name, None)) is not None}
+    return " and ".join(f"{words} {found[name]:g}" for name, words in _BOUNDS if name in found)
+
+
+def _parts(annotated: Any) -> Iterator[Any]:
+    """Everything that may hold a bound of a setting: the constraints of its type, and of each type in a union."""
+    if isinstance(annotated, FieldInfo):
+        yield from annotated.metadata
+        yield from _parts(annotated.annotation)
+        return
+    for part in getattr(annotated, "__metadata__", ()):
+        yield part
+        if isinstance(part, FieldInfo):
+            yield from part.metadata
+    if get_origin(annotated) in (Annotated, Union, UnionType):
+        for inner in get_args(annotated):
+            yield from _parts(inner)

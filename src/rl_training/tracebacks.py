@@ -1,0 +1,30 @@
+"""The part of a traceback that belongs to an environment: frames of this package and of Gymnasium's wrappers are left out."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+_OURS = str(Path(__file__).parent)
+#: parts of the paths of frames that say nothing about the environment
+_PASSING_ON = (str(Path("gymnasium", "wrappers")), str(Path("gymnasium", "core.py")), "<frozen ", "multiprocessing")
+
+
+class WorkerError(RuntimeError):
+    """An exception in a worker process: its description, and the environment's frames."""
+
+    def __init__(self, description: str, frames: Sequence[str] = ()) -> None:
+        super().__init__(description)
+        self.frames = list(frames)
+
+
+def frames_of(error: BaseException) -> list[str]:
+    """The environment's frames of an exception, outermost first, each with its line of code."""
+    if isinstance(error, WorkerError):
+        return error.frames
+    return [
+        f'File "{frame.filename}", line {frame.lineno}, in {frame.name}: {frame.line or ""}'.rstrip(": ")
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_OURS) and not any(part in frame.filename for part in _PASSING_ON)
+    ]

@@ -1,0 +1,50 @@
+"""An environment object that gym.make made is remembered by its spec, so that commands can make it again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from conftest import TINY, settings_of
+
+from rl_training import DQN
+from rl_training.api.environments import describe_env
+from rl_training.cli import main
+
+SETTINGS: dict[str, Any] = {**settings_of("dqn", TINY), "total_timesteps": 60, "checkpoint": {"interval": 30}}
+
+
+def test_eval_from_the_shell_works_after_training_on_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = gym.make("CartPole-v1", sutton_barto_reward=True)
+    with DQN(env, output_dir=str(tmp_path / "run"), **SETTINGS) as agent:
+        agent.learn()
+        expected = agent.evaluate(3).returns
+    assert main(["eval", str(tmp_path / "run"), "--episodes=3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["returns"] == expected  # the rewards of these arguments
+    assert main(["resume", str(tmp_path / "run"), "--total-timesteps=90", "--quiet"]) == 0
+
+
+def test_the_spec_describes_what_was_made() -> None:
+    import rl_training_test_envs
+
+    assert rl_training_test_envs
+    cases: list[tuple[gym.Env[Any, Any], dict[str, Any] | None]] = [
+        (gym.make("CartPole-v1"), {"env_id": "CartPole-v1", "env_kwargs": {}}),
+        (gym.make("Pendulum-v1", g=5.0), {"env_id": "Pendulum-v1", "env_kwargs": {"g": 5.0}}),
+        (gym.make("Pendulum-v1", render_mode="rgb_array"), {"env_id": "Pendulum-v1", "env_kwargs": {}}),
+        (gym.make("Counting-v0"), {"env_id": "rl_training_test_envs:Counting-v0", "env_kwargs": {}}),
+        (gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: -float(reward)), None),
+        (gym.wrappers.TimeLimit(gym.make("CartPole-v1"), 7), None),
+        (gym.make("CartPole-v1", max_episode_steps=9), None),
+        (gym.make("CartPole-v1").unwrapped, None),
+    ]
+    for env, expected in cases:
+        values, factory = describe_env(env)
+        assert factory is not None
+        if expected is None:
+            assert values["env_from_python"], env
+        else:
+            assert values == expected
