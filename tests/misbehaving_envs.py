@@ -52,6 +52,8 @@ class MisbehavingEnv(gym.Env[Any, Any]):
             told[self._about] = self._spoiled(told[self._about])
         if self._about == "step-exit" and self._steps == 2:
             sys.exit(0)
+        if self._about == "step-generator-exit" and self._steps == 2:
+            raise GeneratorExit
         mask = {"action_mask": told["action_mask"]} if self._masked else {}
         return told["obs"], told["reward"], told["terminated"], told["truncated"], mask
 

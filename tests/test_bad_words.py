@@ -189,15 +189,25 @@ def test_a_close_that_raises_costs_nothing(about: str, workers: str, capsys: pyt
     assert Path("out/evaluation.json").exists()
 
 
-@pytest.mark.parametrize(("about", "step", "problem"), [("step-exit", 1, "SystemExit: 0"), ("reset-exit", 9, "enough")])
-def test_sys_exit_in_an_environment_is_a_fault(
-    about: str, step: int, problem: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("about", "workers", "step", "problem"),
+    [
+        ("step-exit", "inline", 1, "SystemExit: 0"),
+        ("step-exit", "subprocess", 1, "SystemExit: 0"),
+        ("step-generator-exit", "inline", 1, "GeneratorExit"),
+        ("step-generator-exit", "subprocess", 1, "GeneratorExit"),
+        ("reset-exit", "inline", 9, "SystemExit: enough"),
+    ],
+)
+def test_an_environment_that_leaves_is_a_fault(
+    about: str, workers: str, step: int, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not the end of the process: the run is saved, and the report reproduces it."""
-    settings = (f"--set=env_kwargs.about={about}", "--set=env_workers=inline", "--total-timesteps=40", "--output-dir=out")
+    settings = (f"--set=env_kwargs.about={about}", f"--set=env_workers={workers}", "--total-timesteps=40", "--output-dir=out")
     assert main((*TRAIN, MISBEHAVING, *settings)) == 2
     shown_text = capsys.readouterr().err
-    assert problem in shown_text
+    assert f" {problem}" in shown_text
+    assert "WorkerError" not in shown_text
     assert f"The run is saved at step {step}; out/fault-step-{step}.json" in shown_text
     assert Path(f"out/checkpoints/step-{step:010d}/manifest.json").exists()
 

@@ -13,6 +13,8 @@ from typing import Any
 MOST_CHOICES_SHOWN = 60
 #: longest part of a value that a message repeats, and of a name that is compared with the valid ones
 MOST_SHOWN = 200
+#: what the code of others (environments, wrappers, modules) may raise without ending our process
+FOREIGN = (Exception, SystemExit, GeneratorExit)
 
 
 class RLTrainingError(Exception):
@@ -107,10 +109,16 @@ def shown(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
+class RelayedError(RuntimeError):
+    """An exception of another process; its text already names the type."""
+
+
 def described(error: BaseException) -> str:
     """Another library's exception in a message: its type and its text."""
     try:
         text = one_line(str(error))
     except Exception:  # an exception of the user's that cannot describe itself
         text = ""
+    if isinstance(error, RelayedError):
+        return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from types import ModuleType
 
-from rl_training.errors import ConfigError, RLTrainingError, described
+from rl_training.errors import FOREIGN, ConfigError, RLTrainingError, described
 
 
 def split_name(name: str) -> tuple[str | None, str]:
@@ -34,7 +34,7 @@ def imported(module: str, what: str) -> ModuleType:
         return _from_file(Path(module)) if is_file(module) else importlib.import_module(module)
     except RLTrainingError:  # for instance a package that is missing
         raise
-    except (Exception, SystemExit) as error:
+    except FOREIGN as error:
         raise ConfigError(
             f"{what}: cannot import the module '{module}' ({_reason(error)}){_advice(module, error)}"
         ) from error

@@ -6,12 +6,14 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from rl_training.errors import RelayedError
+
 _OURS = str(Path(__file__).parent)
 #: parts of the paths of frames that say nothing about the environment
 _PASSING_ON = (str(Path("gymnasium", "wrappers")), str(Path("gymnasium", "core.py")), "<frozen ", "multiprocessing")
 
 
-class WorkerError(RuntimeError):
+class WorkerError(RelayedError):
     """An exception in a worker process: its description, and the environment's frames."""
 
     def __init__(self, description: str, frames: Sequence[str] = ()) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 
 from rl_training.envs.known import extra_of, nearest_ids, package_of, register
-from rl_training.errors import ConfigError, RLTrainingError, described, did_you_mean, shown
+from rl_training.errors import FOREIGN, ConfigError, RLTrainingError, described, did_you_mean, shown
 from rl_training.names import imported, split_name
 
 Env = gym.Env[Any, Any]
@@ -47,7 +47,7 @@ class RegisteredEnv:
             raise
         except TypeError as error:
             raise ConfigError(f"environment {self.env_id} does not take env_kwargs {shown(self.kwargs)}: {error}") from error
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             given = f"with env_kwargs {shown(self.kwargs)}" if self.kwargs else "without env_kwargs"
             raise ConfigError(f"environment {self.env_id} cannot be created {given} ({described(error)})") from error
 
@@ -104,7 +104,7 @@ def created(factory: EnvFactory) -> Env:
         env = factory()
     except RLTrainingError:
         raise
-    except (Exception, SystemExit) as error:
+    except FOREIGN as error:
         raise ConfigError(f"the environment cannot be created: its function raised {described(error)}") from error
     if isinstance(env, gym.vector.VectorEnv):
         raise ConfigError(
@@ -120,7 +120,7 @@ def close_env(env: Env) -> None:
     """Closes an environment. If that fails, what has been done with it still stands, so it is only a warning."""
     try:
         env.close()
-    except (Exception, SystemExit) as error:
+    except FOREIGN as error:
         warnings.warn(f"closing the environment {env_name(env)} failed ({described(error)}); ignored", stacklevel=2)
 
 

@@ -23,7 +23,7 @@ from gymnasium.wrappers import FlattenObservation, OrderEnforcing, PassiveEnvChe
 
 from rl_training.envs.factory import Env
 from rl_training.envs.wrappers import ChannelsFirst, MaskObservation, PreviousAction, ScaleObservation
-from rl_training.errors import described, shown
+from rl_training.errors import FOREIGN, described, shown
 from rl_training.types import State
 
 #: Wrappers that keep nothing between two steps, once the environment has been reset.
@@ -68,7 +68,7 @@ def restore_own_state(env: Env, state: State) -> str | None:
             limit._elapsed_steps = elapsed
         owner.set_state(_plain(state["state"], "the state"))  # type: ignore[attr-defined]
         found = own_state(env)
-    except (Exception, SystemExit) as error:
+    except FOREIGN as error:
         return f"set_state failed ({described(error)})"
     other = _first_other(state, found, "")
     return None if other is None else f"after set_state, get_state does not return what was saved{other}"

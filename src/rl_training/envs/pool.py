@@ -27,7 +27,7 @@ from rl_training.envs.restoring import NonDeterministicEnvironment as NonDetermi
 from rl_training.envs.restoring import Restoring, SavedEpisode, own_state_of
 from rl_training.envs.spaces import describe_spaces
 from rl_training.envs.workers import LocalWorker, ProcessWorker, Worker, close_workers, require_room_for_workers
-from rl_training.errors import DivergenceError, EnvironmentFault, described, shown
+from rl_training.errors import FOREIGN, DivergenceError, EnvironmentFault, described, shown
 from rl_training.rng import TRAINING_EPISODES, derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
 
@@ -130,7 +130,7 @@ class SeededEnvPool:
         seed = self.episode_seed(0, 0)
         try:
             _, mask = worker.reset(seed)
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             raise self._reset_fault(0, seed, described(error)) from error
         masked = mask is not None and not spec.action.low
         return replace(spec, action=replace(spec.action, masked=masked))
@@ -200,7 +200,7 @@ class SeededEnvPool:
                 truncated[i] = cut
         except EnvironmentFault:
             raise
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             raise self._fault(i, env_actions, described(error)) from error
         finally:
             self.boundary.leave()
@@ -247,7 +247,7 @@ class SeededEnvPool:
         try:
             self.boundary.enter()
             observed = self._workers[i].reset(seed)
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             raise self._reset_fault(i, seed, described(error)) from error
         finally:
             self.boundary.leave()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rl_training.envs.checks import make_receiver, reward_problem
 from rl_training.envs.episode_log import EpisodeLog, EpisodeRecord, first_difference
 from rl_training.envs.workers import Worker
-from rl_training.errors import described
+from rl_training.errors import FOREIGN, described
 from rl_training.types import Array, SpaceSpec, State
 
 #: Actions that a worker gets at a time, so that the results of a long episode never fill the memory.
@@ -52,7 +52,7 @@ def own_state_of(worker: Worker, name: str) -> State | None:
     """The state that an environment saves itself; None if it does not, or if that fails, with a warning."""
     try:
         return worker.own_state()
-    except (Exception, SystemExit) as error:
+    except FOREIGN as error:
         warnings.warn(
             f"{name}: its own state cannot be saved ({described(error)}), so its episode will be replayed when the run is "
             "resumed",
@@ -102,7 +102,7 @@ class Restoring:
     def _restore_own(self, state: State) -> str | None:
         try:
             return self._worker.restore_own_state(self._seed, state)
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             return f"its own state cannot be restored ({described(error)})"
 
     def _replay(self, saved: SavedEpisode) -> tuple[SavedEpisode, str | None]:
@@ -130,7 +130,7 @@ class Restoring:
                         break
                     log.add(np.asarray(action)[None], obs, np.array([reward], np.float32), mask)
                     ended = "terminated" if terminated else "truncated" if truncated else None
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             failure = described(error)
         found = replace(saved, record=log.record(0), obs=obs[0], mask=None if mask is None else mask[0])
         return found, _problem(saved, found, failure, ended)

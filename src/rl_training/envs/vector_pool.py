@@ -29,7 +29,7 @@ from rl_training.envs.factory import AnyVectorEnv
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import Episode, NonDeterministicEnvironment
 from rl_training.envs.spaces import describe_spaces
-from rl_training.errors import ConfigError, DivergenceError, EnvironmentFault, described, shown
+from rl_training.errors import FOREIGN, ConfigError, DivergenceError, EnvironmentFault, described, shown
 from rl_training.rng import TRAINING_EPISODES, derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
 
@@ -90,7 +90,7 @@ class VectorEnvPool:
         try:
             self.boundary.enter()
             obs, info = self._env.reset(seed=seed)
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             raise self._fault(0, described(error), "reset") from error
         finally:
             self.boundary.leave()
@@ -147,7 +147,7 @@ class VectorEnvPool:
         try:
             self.boundary.enter()
             raw, reward, terminated, truncated, info = self._env.step(sent)
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             raise self._fault(0, described(error), "step") from error
         finally:
             self.boundary.leave()
@@ -213,7 +213,7 @@ class VectorEnvPool:
         try:
             self.boundary.enter()
             raw, info = self._env.reset(seed=seeds, options={"reset_mask": ended.copy()})
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             raise self._fault(int(np.flatnonzero(ended)[0]), described(error), "reset") from error
         finally:
             self.boundary.leave()
@@ -254,5 +254,5 @@ class VectorEnvPool:
     def close(self) -> None:
         try:
             self._env.close()
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             warnings.warn(f"closing {self.env_id} failed ({described(error)}); ignored", stacklevel=2)

@@ -27,7 +27,7 @@ import numpy as np
 
 from rl_training.envs.factory import EnvFactory, close_env, created
 from rl_training.envs.own_state import own_state, restore_own_state
-from rl_training.errors import ConfigError, described, shown
+from rl_training.errors import FOREIGN, ConfigError, described, shown
 from rl_training.tracebacks import WorkerError, frames_of
 from rl_training.types import State
 
@@ -148,7 +148,7 @@ class LocalWorker:
                 results.append(((_kept(obs), _kept(mask)), reward, terminated, truncated))
                 if terminated or truncated:
                     break
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             return results, described(error)
         return results, None
 
@@ -328,7 +328,7 @@ def _serve(pipe: Connection, factory: EnvFactory, fresh: bool, parent: int, tied
     with contextlib.suppress(EOFError, OSError):
         try:
             worker = LocalWorker(factory, fresh)
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             pipe.send((True, described(error)))
             return
         pipe.send((False, None))
@@ -343,7 +343,7 @@ def _serve(pipe: Connection, factory: EnvFactory, fresh: bool, parent: int, tied
                 else:
                     answer = getattr(worker, command)(*args)
                 pipe.send((False, answer))
-            except (Exception, SystemExit) as error:
+            except FOREIGN as error:
                 pipe.send((True, (described(error), frames_of(error))))
         warnings.simplefilter("ignore")  # nobody reads what a worker process has to say at its end
         worker.close()

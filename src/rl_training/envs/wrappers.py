@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.envs.factory import Env, EnvFactory, close_env, created
-from rl_training.errors import ConfigError, RLTrainingError, described, did_you_mean, shown
+from rl_training.errors import FOREIGN, ConfigError, RLTrainingError, described, did_you_mean, shown
 from rl_training.names import imported, split_name
 from rl_training.types import LeafPath, entry_at, path_name
 
@@ -181,7 +181,7 @@ class WrappedEnv:
             arguments = {key: value for key, value in wrapper.items() if key != "name"}
             try:
                 env = _load(wrapper["name"])(env, **arguments)
-            except (Exception, SystemExit) as error:
+            except FOREIGN as error:
                 close_env(env)
                 if isinstance(error, RLTrainingError):
                     raise

@@ -27,7 +27,7 @@ from rl_training.algorithms.config import (
     with_current_names,
 )
 from rl_training.envs.wrappers import wrapper_problem
-from rl_training.errors import MOST_SHOWN, ConfigError, RLTrainingError, described, did_you_mean, shown
+from rl_training.errors import FOREIGN, MOST_SHOWN, ConfigError, RLTrainingError, described, did_you_mean, shown
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.plain_data import parse_yaml as parse_yaml
 from rl_training.experiment.plain_data import require_plain
@@ -203,7 +203,7 @@ def _algorithm(name: str) -> AlgorithmClass:
         return get_algorithm(name)
     except RLTrainingError:
         raise
-    except (Exception, SystemExit) as error:
+    except FOREIGN as error:
         raise ConfigError(
             f"algo {shown(name)} cannot be imported ({described(error)}); give module:Class, as in my_package.algos:MyDQN"
         ) from error

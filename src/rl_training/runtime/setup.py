@@ -14,7 +14,7 @@ from rl_training.envs.factory import AnyVectorEnv, EnvFactory, GivenEnv, Registe
 from rl_training.envs.pool import EnvPool, SeededEnvPool
 from rl_training.envs.vector_pool import VectorEnvPool
 from rl_training.envs.wrappers import WrappedEnv
-from rl_training.errors import ConfigError
+from rl_training.errors import FOREIGN, ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import fitted, get_algorithm
 from rl_training.types import ObservationSpec, SpaceSpec
@@ -95,7 +95,7 @@ def _look_for_vector_env(config: TrainConfig, factory: EnvFactory | None, worker
         return None
     try:
         first: Any = factory()
-    except (Exception, SystemExit):
+    except FOREIGN:
         return None  # reported where environments are made
     return first if isinstance(first, gym.vector.VectorEnv) else _StartingWith(first, factory)
 
