@@ -96,7 +96,7 @@ def assert_one_error(text: str, *words: str) -> None:
         ((*TRAIN, "--env", "no_such_module:Env-v0"), ("cannot import the module 'no_such_module'",)),
         ((*TRAIN, "--set=env_kwargs.colour=red"), ("CartPole-v1 does not take env_kwargs", "colour")),
         (("train", "--config", "dqn/cartpol"), ("unknown config 'dqn/cartpol'", "did you mean 'dqn/cartpole'?")),
-        (("show", "dqn"), ("unknown config 'dqn'", "dqn/cartpole")),
+        (("show", "dqn/cartpol"), ("unknown config 'dqn/cartpol'", "dqn/cartpole")),
         ((*TRAIN, "--set=sede=3"), ("unknown key 'sede'", "did you mean 'seed'?")),
         ((*TRAIN, "--set=algo_kwargs.batchsize=3"), ("unknown key 'algo_kwargs.batchsize'", "did you mean 'batch_size'?")),
         ((*TRAIN, "--set=env_workers=threads"), ("env_workers", "'inline' or 'subprocess'", "'threads'")),

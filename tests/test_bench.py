@@ -447,13 +447,13 @@ def test_mistakes_are_reported_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("module", "option", "package"),
-    [("rliable", "--seeds=1", "rliable"), ("stable_baselines3", "--peers", "stable-baselines3"),
-     ("sb3_contrib", "--time-to-solve", "sb3-contrib")],
+    ("module", "option", "package", "extra"),
+    [("rliable", "--seeds=1", "rliable", "bench"), ("stable_baselines3", "--peers", "stable-baselines3", "peers"),
+     ("sb3_contrib", "--time-to-solve", "sb3-contrib", "peers")],
 )  # fmt: skip
 def test_a_missing_extra_is_named(
-    module: str, option: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    module: str, option: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else find(name) or object())
-    assert_refused(capsys, (*BENCH, "tiny.yaml", option), f"'{package}'", "pip install 'rl-training[bench]'")
+    assert_refused(capsys, (*BENCH, "tiny.yaml", option), f"'{package}'", f"pip install 'rl-training[{extra}]'")

@@ -10,7 +10,7 @@ import pytest
 from conftest import tiny_config
 
 from rl_training.api import load_agent, managed
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.errors import ConfigError, DivergenceError
 from rl_training.experiment.run import ACTING_PARTS
 from rl_training.runtime.export import load_exported, random_observations
 from rl_training.runtime.sessions import train
@@ -89,6 +89,6 @@ def test_a_policy_with_broken_weights_is_not_exported(run: Path, tmp_path: Path)
     agent = load_agent(run)
     for parameter in agent.policy.network.parameters():
         parameter.data.fill_(float("nan"))
-    with pytest.raises(CheckpointError, match="export"):
+    with pytest.raises(DivergenceError, match=r"the policy in the agent cannot be used: the weights .* are not finite"):
         agent.export(tmp_path / "policy.safetensors")
     assert not list(tmp_path.iterdir())

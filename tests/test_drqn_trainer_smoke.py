@@ -8,7 +8,7 @@ import pytest
 from conftest import tiny_config
 from recurrent_runs import check_run, check_stored_states
 
-from rl_training.errors import ConfigError, SpaceError
+from rl_training.errors import ConfigError
 from rl_training.runtime.drqn_trainer import train_drqn
 from rl_training.runtime.trainer import Trainer
 
@@ -19,11 +19,6 @@ def test_train_drqn_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
 
 def test_stored_states_are_those_that_acting_had() -> None:
     check_stored_states("drqn")
-
-
-def test_images_are_refused() -> None:
-    with pytest.raises(SpaceError, match=r"drqn takes vector observations .* use one of: .*r2d2"):
-        Trainer(tiny_config("drqn", env_id="rl_training_test_envs:ImageWalk-v0"))
 
 
 def test_a_buffer_in_which_no_batch_comes_together_is_refused() -> None:

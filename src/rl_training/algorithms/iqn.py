@@ -60,7 +60,7 @@ class ImplicitQuantileNetwork(ValueNetwork):
     def forward(self, obs: Tensor, levels: Tensor | None = None) -> Tensor:
         cosines = torch.cos((self.midpoints if levels is None else levels).unsqueeze(-1) * self.frequencies)
         features = self.trunk(obs).unsqueeze(1) * self.embedding(cosines)  # (batch, k, feature)
-        quantiles: Tensor = self.head(features.flatten(0, 1)).view(len(obs), -1, self.head.actions)
+        quantiles: Tensor = self.head(features.flatten(0, 1)).view(-1, cosines.shape[-2], self.head.actions)
         return quantiles.transpose(1, 2)
 
     def q_values(self, obs: Tensor) -> Tensor:

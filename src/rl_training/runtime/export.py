@@ -26,6 +26,7 @@ from rl_training.experiment.files import open_to_read, parse_json, remove, repla
 from rl_training.experiment.run import ACTING_PARTS
 from rl_training.experiment.states import parse_arrays
 from rl_training.experiment.trust import Trust
+from rl_training.runtime.divergence import require_finite
 from rl_training.runtime.export_description import KEY, describe_export, input_names, output_names
 from rl_training.runtime.inference import fitting, nested, policy_of, predict
 from rl_training.types import Array, Carry, ObservationLeaf, SpaceSpec
@@ -45,6 +46,7 @@ def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: 
         raise ConfigError(f"cannot export to '{chosen}'; choose one of: {', '.join(FORMATS)}")
     if suffix in FORMATS and suffix != chosen:
         raise ConfigError(f"the format {chosen} contradicts the name {path}; leave the format out, or change the name")
+    require_finite(policy, "the agent")
     if policy.spec.action.masked:
         warnings.warn(
             "this policy's environment masks actions, but the exported 'action' is the best of all actions: where some are "
