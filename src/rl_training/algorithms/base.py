@@ -18,7 +18,6 @@ from rl_training.algorithms.update import Update
 from rl_training.data.replay import BatchT, Replay
 from rl_training.data.rollout_buffer import Rollout
 from rl_training.rng import RandomStreams, derive_seed
-from rl_training.schedules import LinearSchedule
 from rl_training.types import SpaceSpec, State, UpdateResult
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
@@ -65,8 +64,7 @@ class Algorithm(ABC, Generic[ConfigT, InputT]):
     @final
     def __init__(self, policy: Policy, config: ConfigT, streams: RandomStreams) -> None:
         self.policy, self.config, self.streams = policy, config, streams
-        final_rate = config.learning_rate if config.final_learning_rate is None else config.final_learning_rate
-        self.learning_rate = LinearSchedule(config.learning_rate, final_rate, config.learning_rate_decay_steps)
+        self.learning_rate = config.learning_rate_schedule()
         self.build()
         self.updater = self.make_update()
         policy.parameters_moved()  # the optimisers have moved the parameters to new memory

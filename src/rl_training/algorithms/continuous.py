@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.config import Fraction, OffPolicyConfig, Positive, PositiveNumber
-from rl_training.algorithms.optimizer import FlatAdam, place_parameters
+from rl_training.algorithms.config import Fraction, OffPolicyConfig, Positive, PositiveNumber, ScheduledPositive
+from rl_training.algorithms.optimizer import FlatOptimizer, make_optimizer, place_parameters
 from rl_training.algorithms.policy import ActInput, ExportModule, Policy
 from rl_training.algorithms.update import Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import Replay
@@ -29,7 +29,7 @@ from rl_training.types import Array, PolicyOutput, SpaceSpec, TransitionBatch
 class ContinuousConfig(OffPolicyConfig):
     """Settings of the algorithms for continuous actions."""
 
-    learning_rate: PositiveNumber = Field(3e-4, description="Adam's learning rate, of all networks")
+    learning_rate: ScheduledPositive = Field(3e-4, description="learning rate of all networks, a number or a schedule")
     max_grad_norm: PositiveNumber | None = Field(None, description="clip gradients to this norm; null: no clipping")
     batch_size: Positive = Field(256, description="transitions in one update")
     hidden_sizes: tuple[Positive, ...] = Field((256, 256), description="widths of the hidden layers")
@@ -107,9 +107,8 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]
     def build(self) -> None:
         super().build()
         config, network = self.config, self.policy.network
-        options: dict[str, Any] = {"eps": config.adam_eps, "max_norm": config.max_grad_norm}
-        self.critic_optimizer = FlatAdam(network.critic, **options)
-        self.actor_optimizer = FlatAdam(network.actor, **options)
+        self.critic_optimizer = make_optimizer(network.critic, config, max_norm=config.max_grad_norm)
+        self.actor_optimizer = make_optimizer(network.actor, config, max_norm=config.max_grad_norm)
         self.target = copy.deepcopy(network.critic)
         if not self.target_encoder:
             self.target.encoder = None
@@ -118,7 +117,7 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]
         self.frozen_critic = copy.deepcopy(network.critic).requires_grad_(False)
         place_parameters(self.frozen_critic, self.critic_optimizer.parameters)
 
-    def follow(self, module: nn.Module, optimizer: FlatAdam) -> TargetNetwork:
+    def follow(self, module: nn.Module, optimizer: FlatOptimizer) -> TargetNetwork:
         """Makes a copy of a network the target network of what ``optimizer`` trains, with the configured tau and interval."""
         return TargetNetwork(module, optimizer, tau=self.config.tau, every=self.config.target_update_interval)
 

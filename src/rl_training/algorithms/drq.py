@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.config import Positive, PositiveNumber
+from rl_training.algorithms.config import Positive, PositiveNumber, ScheduledPositive
 from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
 from rl_training.algorithms.sac import EntropyConfig, GaussianPolicy, SoftActorCritic
 from rl_training.algorithms.update import Known, StageLoss
@@ -22,7 +22,9 @@ __all__ = ["DrQ", "DrQConfig", "drq_loss"]
 class DrQConfig(PixelConfig, EntropyConfig):
     """Settings of DrQ."""
 
-    learning_rate: PositiveNumber = Field(1e-3, description="Adam's learning rate, of actor, critic and temperature")
+    learning_rate: ScheduledPositive = Field(
+        1e-3, description="learning rate of actor, critic and temperature, a number or a schedule"
+    )
     batch_size: Positive = Field(128, description="transitions in one update")
     alpha: PositiveNumber = Field(0.1, description="temperature, the weight of the entropy; its initial value if learned")
     learn_alpha: bool = Field(False, description="learn the temperature so that the entropy approaches target_entropy")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.config import Number, Positive, PositiveNumber
 from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousConfig, ContinuousPolicy
-from rl_training.algorithms.optimizer import FlatAdam
+from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.update import Known, Stage, StageLoss
 from rl_training.models.continuous import GaussianActorCritic, MLPActorCritic, squashed_sample
 from rl_training.types import Array, SpaceSpec, State, TransitionBatch
@@ -100,7 +100,7 @@ class SoftActorCritic(ContinuousAlgorithm[EntropyConfigT]):
         config, target = self.config, self.config.target_entropy
         self.target_entropy = -float(self.policy.network.actions) if target is None else target
         self.temperature = Temperature(config.alpha).to(self.target_network.vector.device)
-        self.temperature_optimizer = FlatAdam(self.temperature, eps=config.adam_eps, max_norm=None)
+        self.temperature_optimizer = make_optimizer(self.temperature, config, max_norm=None, weight_decay=0.0)
 
     @property
     def alpha(self) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.config import ConvLayers, Count, Fraction, Positive
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyConfig, EpsilonGreedyPolicy, EpsilonPolicy
-from rl_training.algorithms.optimizer import FlatAdam
+from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.update import NOTHING, Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import BatchT, Replay
 from rl_training.data.transition_replay import make_transition_replay
@@ -102,7 +102,7 @@ class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
         super().build()
         config, network = self.config, self.policy.network
         self.target = copy.deepcopy(network)
-        self.optimizer = FlatAdam(network, eps=config.adam_eps, max_norm=config.max_grad_norm)
+        self.optimizer = make_optimizer(network, config, max_norm=config.max_grad_norm)
         self.target_network = TargetNetwork(self.target, self.optimizer, tau=config.tau, every=config.target_update_interval)
 
     @abstractmethod

@@ -17,9 +17,12 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, fi
 from pydantic_core import PydanticSerializationError
 
 from rl_training.algorithms.config import (
+    NUMBER,
+    SCHEDULE,
     AlgorithmConfig,
     Count,
     Positive,
+    ScheduleConfig,
     StrictModel,
     current_name,
     with_current_names,
@@ -187,11 +190,12 @@ def _sentences(error: ValidationError, model: type[StrictModel], prefix: str) ->
     """One sentence per mistake, with the full key and, if it is unknown, the nearest valid one."""
     sentences = []
     for item in error.errors():
-        path = [str(part) for part in item["loc"]]
+        path = [str(part) for part in item["loc"] if part not in (NUMBER, SCHEDULE)]
         key = prefix + ".".join(path)
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            sentences.append(f"unknown key '{key}'{did_you_mean(path[-1], _keys_at(model, path[:-1]))}")
+            known = _keys_at(ScheduleConfig, ()) if SCHEDULE in item["loc"] else _keys_at(model, path[:-1])
+            sentences.append(f"unknown key '{key}'{did_you_mean(path[-1], known)}")
         elif not path:
             sentences.append(message)
         elif item["type"] in ("model_type", "model_attributes_type"):
@@ -207,7 +211,7 @@ def _keys_at(model: type[StrictModel], path: Sequence[str]) -> Iterable[str]:
         if inner is None:
             return ()
         model = inner
-    return model.model_fields
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _group(model: type[StrictModel], name: str, algo: object = None) -> type[StrictModel] | None:
