@@ -15,12 +15,17 @@ from pydantic import (
     Discriminator,
     Field,
     JsonValue,
+    PlainSerializer,
+    PlainValidator,
     Tag,
     model_serializer,
     model_validator,
 )
 
 from rl_training.models.cnn.nature import NATURE_LAYERS
+from rl_training.models.custom import CustomNetwork, NetworkReference, PythonNetwork, reference_to
+from rl_training.models.mlp import Activation, Style
+from rl_training.models.observation import CNN
 from rl_training.schedules import CosineSchedule, LinearSchedule, PiecewiseSchedule, Schedule
 
 
@@ -111,6 +116,32 @@ class StrictModel(BaseModel):
         return with_current_names(cls, data) if isinstance(data, Mapping) else data
 
 
+def _network(value: Any) -> NetworkReference | None:
+    if value is None or isinstance(value, PythonNetwork):
+        return value
+    if isinstance(value, str):
+        module, _, function = value.partition(":")
+        if not module or not function:
+            raise ValueError("give module:function, as in my_package.nets:make_trunk")
+        return value
+    if not callable(value):
+        raise ValueError("give module:function or, from Python, a function")
+    reference = reference_to(value)
+    if isinstance(reference, PythonNetwork):
+        warnings.warn(
+            f"the network '{reference.name}' is not in a module that can be imported: training, predicting and exporting "
+            "work, but load and resume need network= again, and the command line cannot use the agent",
+            stacklevel=2,
+        )
+    return reference
+
+
+Network = Annotated[
+    NetworkReference | None,
+    PlainValidator(_network),
+    PlainSerializer(lambda value: None if value is None else str(value), return_type=str | None),
+]
+Init = Literal["default", "orthogonal"]
 NumberT = TypeVar("NumberT")
 
 
@@ -216,6 +247,30 @@ class AlgorithmConfig(StrictModel):
     )
     max_grad_norm: PositiveNumber | None = Field(10.0, description="clip gradients to this norm; null: no clipping")
 
+    activation: Activation = Field("relu", description="activation of the dense hidden layers")
+    layer_norm: bool = Field(False, description="normalise the inputs of each of these activations")
+    init: Init = Field("default", description="initial weights: PyTorch's default, or orthogonal")
+    network: Network = Field(
+        None,
+        description="a network of your own, module:function or from Python a function; it takes the observation spec and "
+        "network_kwargs, and returns the module that encodes observations, or a pair for actor and critic",
+    )
+    network_kwargs: dict[str, Any] = Field(default_factory=dict, description="further arguments of network")
+
+    def style(self) -> Style:
+        """How dense layers are made."""
+        return Style(self.activation, self.layer_norm, self.init == "orthogonal")
+
+    def custom_network(self) -> CustomNetwork | None:
+        """The user's own network, if there is one."""
+        return None if self.network is None else CustomNetwork(self.network, self.network_kwargs)
+
+    @model_validator(mode="after")
+    def _kwargs_belong_to_a_network(self) -> AlgorithmConfig:
+        if self.network_kwargs and self.network is None:
+            raise ValueError("network_kwargs are the arguments of network: set it too, or leave them out")
+        return self
+
     def learning_rate_schedule(self) -> Schedule:
         """The learning rate as a function of the env steps."""
         return decaying(self.learning_rate, self.final_learning_rate, self.learning_rate_decay_steps)
@@ -245,6 +300,9 @@ class OffPolicyConfig(AlgorithmConfig):
     gradient_steps: Positive = Field(1, description="updates in one training phase")
     clip_reward: PositiveNumber | None = Field(
         None, description="clip rewards to +-x for learning; reported returns are not clipped; null: no clipping"
+    )
+    normalize_rewards: bool = Field(
+        False, description="divide sampled rewards by the running standard deviation of the discounted return"
     )
 
     def updates_in(self, total_timesteps: int, num_envs: int) -> int:
@@ -293,7 +351,22 @@ class OnPolicyConfig(AlgorithmConfig):
             )
 
 
-class ActorCriticConfig(OnPolicyConfig):
+class ImageConfig(StrictModel):
+    """Settings of the algorithms that can learn from images."""
+
+    cnn: CNN = Field(
+        "nature", description="encoder of images: nature (with cnn_layers), impala, drq (its paper's convolutions) or minatar"
+    )
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
+
+    @model_validator(mode="after")
+    def _one_cnn(self) -> ImageConfig:
+        if self.cnn != "nature" and self.cnn_layers != NATURE_LAYERS:
+            raise ValueError(f"cnn: {self.cnn} has convolutions of its own: leave out cnn_layers, or use cnn: nature")
+        return self
+
+
+class ActorCriticConfig(ImageConfig, OnPolicyConfig):
     """Settings of on-policy actor-critics: a value function, advantages and an entropy bonus."""
 
     learning_rate: ScheduledPositive = Field(3e-4, description="the optimiser's learning rate, a number or a schedule")
@@ -308,7 +381,7 @@ class ActorCriticConfig(OnPolicyConfig):
         False, description="divide rewards by the running standard deviation of the discounted return"
     )
     hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
-    activation: Literal["tanh", "relu"] = Field("tanh", description="activation of the hidden layers")
+    activation: Activation = Field("tanh", description="activation of the dense hidden layers")
+    init: Init = Field("orthogonal", description="initial weights: PyTorch's default, or orthogonal")
     initial_log_std: Number = Field(0.0, description="initial log standard deviation of continuous actions")
-    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
     cnn_features: Positive = Field(512, description="width of the layer after the convolutions")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, TypeVar
@@ -21,7 +22,8 @@ from rl_training.data.replay import Replay
 from rl_training.data.transition_replay import make_transition_replay
 from rl_training.models.action_head import scale_to_env
 from rl_training.models.continuous import ContinuousActorCritic
-from rl_training.models.observation import encode_observation
+from rl_training.models.encoder import Encoder
+from rl_training.models.observation import encode_observation, unpack
 from rl_training.schedules import Schedule
 from rl_training.types import Array, PolicyOutput, SpaceSpec, TransitionBatch
 
@@ -170,6 +172,7 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]
 
     def inputs(self, batch: TransitionBatch) -> TransitionBatch:
         """The batch as input of the networks, with scaled rewards."""
+        batch = super().inputs(batch)
         if self.config.reward_scale != 1.0:
             batch = batch._replace(reward=batch.reward * self.config.reward_scale)
         return self.views(batch)
@@ -197,3 +200,9 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousConfigT, TransitionBatch]
     def frame_stack(self) -> int:
         """The number of frames in an image observation."""
         return 1
+
+
+def custom_encoders(config: ContinuousConfig, spec: SpaceSpec, generator: torch.Generator) -> tuple[Encoder, Encoder] | None:
+    """The user's own encoders of actor and critic, if there are any."""
+    custom, observation = config.custom_network(), spec.observation
+    return None if custom is None else custom.make_pair(observation, generator, functools.partial(unpack, observation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -14,6 +15,8 @@ from rl_training.algorithms.sac import EntropyConfig, GaussianPolicy, SoftActorC
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.errors import SpaceError
 from rl_training.models.cnn import CNNDrQModel
+from rl_training.models.encoder import Encoder
+from rl_training.models.mlp import Style
 from rl_training.types import SpaceSpec, TransitionBatch
 
 __all__ = ["DrQ", "DrQConfig", "drq_loss"]
@@ -70,6 +73,10 @@ class DrQ(PixelAlgorithm[DrQConfig], SoftActorCritic[DrQConfig]):
                 f"drq takes one-dimensional continuous actions, but this environment's have {actions} dimensions; set "
                 "algo_kwargs.encoder: paper, which takes any number, or use drqv2"
             )
+        custom, image = config.custom_network(), spec.observation
+        encoders: Sequence[Encoder] = ()
+        if custom is not None:
+            encoders = [custom.make_one(image, generator)] if paper else custom.make_pair(image, generator)
         network = CNNDrQModel(
             spec.observation.only.shape,
             actions,
@@ -78,6 +85,9 @@ class DrQ(PixelAlgorithm[DrQConfig], SoftActorCritic[DrQConfig]):
             paper=paper,
             cnn_layers=config.cnn_layers,
             cnn_features=config.cnn_features,
+            style=Style(config.activation, config.layer_norm),
+            orthogonal=config.init == "orthogonal",
+            encoders=encoders,
         )
         return GaussianPolicy(network, spec, config)
 

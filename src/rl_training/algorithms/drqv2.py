@@ -15,6 +15,7 @@ from rl_training.algorithms.sac import twin_critic_loss
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.models.cnn import CNNDrQv2Model
 from rl_training.models.continuous import ContinuousActorCritic
+from rl_training.models.mlp import Style
 from rl_training.schedules import LinearSchedule, Schedule
 from rl_training.types import Array, SpaceSpec, TransitionBatch
 
@@ -81,6 +82,7 @@ class DrQv2(PixelAlgorithm[DrQv2Config]):
     @classmethod
     def make_policy(cls, config: DrQv2Config, spec: SpaceSpec, generator: torch.Generator) -> NoisyPolicy:
         require_channel_first(spec, "drqv2")
+        custom = config.custom_network()
         network = CNNDrQv2Model(
             spec.observation.only.shape,
             len(spec.action.low),
@@ -88,6 +90,9 @@ class DrQv2(PixelAlgorithm[DrQv2Config]):
             generator,
             cnn_layers=config.cnn_layers,
             cnn_features=config.cnn_features,
+            style=Style(config.activation, config.layer_norm),
+            orthogonal=config.init == "orthogonal",
+            encoder=None if custom is None else custom.make_one(spec.observation, generator),
         )
         return NoisyPolicy(network, spec, config)
 

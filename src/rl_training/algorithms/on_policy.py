@@ -316,11 +316,13 @@ def network_options(config: ActorCriticConfig) -> dict[str, Any]:
     """The keyword arguments that both actor-critic networks take from the config."""
     return {
         "encoder": EncoderConfig(
+            cnn=config.cnn,
             cnn_layers=config.cnn_layers,
             cnn_features=config.cnn_features,
             standardise=config.normalize_observations,
-            orthogonal=True,
+            orthogonal=config.init == "orthogonal",
+            custom=config.custom_network(),
         ),
-        "activation": config.activation,
+        "style": config.style(),
         "initial_log_std": config.initial_log_std,
     }

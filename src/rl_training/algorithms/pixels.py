@@ -6,7 +6,7 @@ from typing import ClassVar, TypeVar
 
 from pydantic import Field
 
-from rl_training.algorithms.config import ConvLayers, Count, Fraction, Positive
+from rl_training.algorithms.config import ConvLayers, Count, Fraction, Init, Positive
 from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousConfig
 from rl_training.data import random_shift
 from rl_training.errors import SpaceError
@@ -26,6 +26,7 @@ class PixelConfig(ContinuousConfig):
     cnn_features: Positive | None = Field(
         None, description="width of the layer after the convolutions; null: as in the paper"
     )
+    init: Init = Field("orthogonal", description="initial weights: PyTorch's default, or orthogonal")
 
 
 PixelConfigT = TypeVar("PixelConfigT", bound=PixelConfig)

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rl_training.algorithms.config import ConvLayers, Count, Fraction, Number, Positive
+from rl_training.algorithms.config import Count, Fraction, ImageConfig, Number, Positive
 from rl_training.algorithms.recurrent_value import (
     RecurrentQLearning,
     RecurrentQPolicy,
@@ -18,7 +18,6 @@ from rl_training.algorithms.recurrent_value import (
 )
 from rl_training.data import PrioritizedRecurrentReplayBuffer, cutting_problem
 from rl_training.models import LSTMQNetwork
-from rl_training.models.cnn.nature import NATURE_LAYERS
 from rl_training.schedules import Schedule, importance_exponent
 from rl_training.types import SequenceBatch, SpaceSpec, UpdateResult
 
@@ -28,7 +27,7 @@ __all__ = ["R2D2", "R2D2Config"]
 RESCALE_EPSILON = 1e-3
 
 
-class R2D2Config(RecurrentValueConfig):
+class R2D2Config(ImageConfig, RecurrentValueConfig):
     """Settings of R2D2."""
 
     double: bool = Field(True, description="choose the bootstrap action with the online network")
@@ -48,7 +47,6 @@ class R2D2Config(RecurrentValueConfig):
     )
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
-    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
 
     @model_validator(mode="after")
     def _sequences_advance(self) -> R2D2Config:
@@ -95,10 +93,9 @@ class R2D2(RecurrentQLearning[R2D2Config]):
             spec.observation,
             spec.action.count,
             generator,
-            **network_options(config),
+            **network_options(config, cnn=config.cnn, cnn_layers=config.cnn_layers),
             dueling=config.dueling,
             takes_previous=config.previous_inputs,
-            cnn_layers=config.cnn_layers,
         )
         return RecurrentQPolicy(network, spec, config, epsilon_spread=config.epsilon_spread)
 

@@ -19,7 +19,7 @@ from rl_training.algorithms.value import QLearning, QLearningConfig
 from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer
 from rl_training.data.replay import Replay
 from rl_training.errors import ConfigError
-from rl_training.models import LSTMQNetwork
+from rl_training.models import EncoderConfig, LSTMQNetwork
 from rl_training.models.observation import encode_observation
 from rl_training.models.recurrent.make_core import Cell
 from rl_training.schedules import Schedule
@@ -32,7 +32,7 @@ class RecurrentValueConfig(QLearningConfig):
     buffer_size: Positive = Field(100_000, description="steps kept for replay")
     batch_size: Positive = Field(32, description="sequences in one update")
     sequence_length: Positive = Field(20, description="steps in a sequence: the length of backpropagation through time")
-    encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM")
+    encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM; none with network")
     recurrent_cell: Cell = Field("lstm", description="lstm or gru; the lstm_* settings are those of either")
     lstm_size: Positive = Field(64, description="width of the LSTM")
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
@@ -283,9 +283,16 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
         return None
 
 
-def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
-    """The keyword arguments that the network takes from the config."""
+def network_options(config: RecurrentValueConfig, **images: Any) -> dict[str, Any]:
+    """The keyword arguments that the network takes from the config; ``images`` say how images are encoded."""
     return {
+        "encoder": EncoderConfig(
+            style=config.style(),
+            standardise=config.normalize_observations,
+            orthogonal=config.init == "orthogonal",
+            custom=config.custom_network(),
+            **images,
+        ),
         "encoder_sizes": config.encoder_sizes,
         "lstm_size": config.lstm_size,
         "lstm_layers": config.lstm_layers,

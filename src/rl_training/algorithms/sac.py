@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.config import Number, Positive, PositiveNumber
-from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousConfig, ContinuousPolicy
+from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousConfig, ContinuousPolicy, custom_encoders
 from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.update import Known, Stage, StageLoss
 from rl_training.models.continuous import GaussianActorCritic, MLPActorCritic, squashed_sample
@@ -37,6 +37,7 @@ class SACConfig(EntropyConfig):
     """Settings of SAC."""
 
     buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
+    normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
 
 
 def sac_target(
@@ -174,5 +175,13 @@ class SAC(SoftActorCritic[SACConfig]):
 
     @classmethod
     def make_policy(cls, config: SACConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianPolicy:
-        network = MLPActorCritic(spec.observation.shape[0], len(spec.action.low), config.hidden_sizes, generator)
+        network = MLPActorCritic(
+            spec.observation.shape[0],
+            len(spec.action.low),
+            config.hidden_sizes,
+            generator,
+            style=config.style(),
+            encoders=custom_encoders(config, spec, generator),
+            standardise=config.normalize_observations,
+        )
         return GaussianPolicy(network, spec, config)

@@ -33,6 +33,7 @@ from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.plain_data import parse_yaml as parse_yaml
 from rl_training.experiment.plain_data import require_plain
 from rl_training.experiment.registry import AlgorithmClass, get_algorithm
+from rl_training.models.custom import NetworkFunction, PythonNetwork, reference_to
 
 #: Bytes of a file's name and of a path that every file system takes; a path leaves room for the files below it.
 LONGEST_NAME = 255
@@ -135,7 +136,16 @@ class TrainConfig(StrictModel):
 
     def with_values(self, **values: Any) -> TrainConfig:
         """A validated copy with some top-level values replaced."""
-        return resolve_config({**self.model_dump(mode="json"), **values})
+        return resolve_config(with_network({**self.model_dump(mode="json"), **values}, self.algo_kwargs.network))
+
+
+def with_network(values: Mapping[str, Any], network: str | NetworkFunction | None) -> dict[str, Any]:
+    """Values with this network of the user's in ``algo_kwargs``; unchanged if it is None."""
+    settings = values.get("algo_kwargs") or {}
+    if network is None or not isinstance(settings, Mapping):
+        return dict(values)
+    reference = network if isinstance(network, str | PythonNetwork) else reference_to(network)
+    return {**values, "algo_kwargs": {**settings, "network": reference}}
 
 
 def resolve_config(data: Mapping[str, Any]) -> TrainConfig:

@@ -36,11 +36,12 @@ from rl_training.experiment.checkpoint import (
     write_checkpoint,
 )
 from rl_training.experiment.compat import is_newer, naming_the_writer
-from rl_training.experiment.config import TrainConfig, parse_yaml, rename_old, resolve_config
+from rl_training.experiment.config import TrainConfig, parse_yaml, rename_old, resolve_config, with_network
 from rl_training.experiment.files import open_regular, own_directory, parse_json, read_small, remove, replace_text
 from rl_training.experiment.folder import follow_links
 from rl_training.experiment.manifest import checkpoint_name
 from rl_training.experiment.trust import Trust
+from rl_training.models.custom import NetworkFunction
 from rl_training.types import State
 from rl_training.version import __version__
 
@@ -191,13 +192,13 @@ def is_run(path: Path) -> bool:
     return os.path.lexists(path / CONFIG_FILE)
 
 
-def open_run(path: Path, trust: Trust | None = None) -> Run:
-    """Opens an existing run directory to continue the run."""
+def open_run(path: Path, trust: Trust | None = None, network: NetworkFunction | None = None) -> Run:
+    """Opens an existing run directory to continue the run; ``network`` replaces the network that the run names."""
     if not path.exists():
         raise CheckpointError(f"there is no run at {path}")
     if not is_run(path):
         raise CheckpointError(f"{path} is not a run directory: it has no {CONFIG_FILE}")
-    data = read_run_config(path)
+    data = with_network(read_run_config(path), network)
     (trust or Trust(path)).require_algo(data)
     with naming_the_writer(path, _newest_writer(path)):
         config = resolve_config(rename_old(data))

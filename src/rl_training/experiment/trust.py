@@ -1,8 +1,8 @@
 """Which modules a run or checkpoint may have imported.
 
 A config that the user wrote may name any module. A config that came with a run directory is data, whoever made it: the module
-of its environment or algorithm is imported only from where installed packages and the user's ``PYTHONPATH`` are, unless the
-user says otherwise (``--trust-env-module``, ``trust_modules=True``).
+of its environment, algorithm or network is imported only from where installed packages and the user's ``PYTHONPATH`` are,
+unless the user says otherwise (``--trust-env-module``, ``trust_modules=True``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import ConfigError
+from rl_training.models.custom import FROM_PYTHON
 from rl_training.search_path import python_path
 
 
@@ -29,8 +30,13 @@ class Trust:
     everything: bool = False
 
     def require_algo(self, config: Mapping[str, Any]) -> None:
-        """Refuses an algorithm ``module:Class`` of a saved config, unless its module may be imported."""
+        """Refuses an algorithm ``module:Class`` or a network ``module:function`` of a saved config, unless the module may be
+        imported."""
         self._require(str(config.get("algo", "")).partition(":"), "algo")
+        settings = config.get("algo_kwargs")
+        network = settings.get("network") if isinstance(settings, Mapping) else None
+        if isinstance(network, str) and not network.startswith(f"{FROM_PYTHON}:"):
+            self._require(network.partition(":"), "algo_kwargs.network")
 
     def require_env(self, env_id: str) -> None:
         """Refuses an environment ``module:id`` of a saved config, unless its module may be imported."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.cnn.nature import NatureCNN
-from rl_training.models.encoder import on_cpu, through_torch
-from rl_training.models.mlp import MLP
+from rl_training.models.encoder import Encoder, through_torch
+from rl_training.models.mlp import MLP, PLAIN, Style, make_mlp
+from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import Array
 
 #: range of the log standard deviation
@@ -72,14 +72,15 @@ class TwinCritic(nn.Module):
         hidden: Sequence[int],
         generator: torch.Generator,
         *,
-        encoder: NatureCNN | None = None,
+        encoder: Encoder | None = None,
         trunk: nn.Module | None = None,
+        style: Style = PLAIN,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.trunk = trunk
-        self.q1 = MLP([features + actions, *hidden, 1], generator)
-        self.q2 = MLP([features + actions, *hidden, 1], generator)
+        self.q1 = make_mlp([features + actions, *hidden, 1], generator, style)
+        self.q2 = make_mlp([features + actions, *hidden, 1], generator, style)
 
     def encode(self, prepared: Tensor) -> Tensor:
         features: Tensor = prepared if self.encoder is None else self.encoder(prepared)
@@ -94,6 +95,8 @@ class TwinCritic(nn.Module):
 class ContinuousActorCritic(nn.Module):
     """The networks of SAC, DrQ and DrQ-v2. The first ``actions`` outputs of the actor are the mean before the tanh."""
 
+    normalizer: ObservationNormalizer | None = None  # of vectors; what it prepares is for actor and critic
+
     def __init__(self, actor: Actor, critic: TwinCritic, actions: int, *, shared_encoder: bool = False) -> None:
         super().__init__()
         self.actor = actor
@@ -103,7 +106,8 @@ class ContinuousActorCritic(nn.Module):
 
     def prepare(self, obs: Tensor) -> Tensor:
         """Prepares observations for the encoders. This has no parameters, so an update does it once for all its passes."""
-        return obs if self.critic.encoder is None else self.critic.encoder.scale(obs)
+        standardised: Tensor = obs if self.normalizer is None else self.normalizer(obs)
+        return standardised if self.critic.encoder is None else self.critic.encoder.scale(standardised)
 
     def forward(self, obs: Tensor) -> Tensor:
         """The actor's output for observations that are not prepared."""
@@ -113,9 +117,14 @@ class ContinuousActorCritic(nn.Module):
 
     def numpy_forward(self) -> Callable[[Array], Array]:
         """``forward`` on numpy arrays. Valid until the parameters move to other memory."""
-        if on_cpu(self) and self.actor.encoder is None and not self.shared_encoder:
-            return self.actor.mlp.numpy_forward()
-        return through_torch(self, self)
+        actor = self.actor.mlp
+        if not actor.has_numpy() or self.actor.encoder is not None or self.shared_encoder:
+            return through_torch(self, self)
+        output = actor.numpy_forward()
+        if self.normalizer is None:
+            return output
+        normalize = self.normalizer.numpy_forward()
+        return lambda obs: output(normalize(obs))
 
 
 class GaussianActorCritic(ContinuousActorCritic):
@@ -145,8 +154,24 @@ class GaussianActorCritic(ContinuousActorCritic):
 
 
 class MLPActorCritic(GaussianActorCritic):
-    """SAC's networks on vectors."""
+    """SAC's networks on vectors, or on the features of one encoder each for actor and critic."""
 
-    def __init__(self, obs_dim: int, actions: int, hidden: Sequence[int], generator: torch.Generator) -> None:
-        actor = Actor(MLP([obs_dim, *hidden, 2 * actions], generator))
-        super().__init__(actor, TwinCritic(obs_dim, actions, hidden, generator), actions)
+    def __init__(
+        self,
+        obs_dim: int,
+        actions: int,
+        hidden: Sequence[int],
+        generator: torch.Generator,
+        *,
+        style: Style = PLAIN,
+        encoders: tuple[Encoder, Encoder] | None = None,
+        standardise: bool = False,
+    ) -> None:
+        actor_encoder, critic_encoder = encoders or (None, None)
+        sizes = [obs_dim if encoder is None else encoder.out_features for encoder in (actor_encoder, critic_encoder)]
+        actor = Actor(make_mlp([sizes[0], *hidden, 2 * actions], generator, style), actor_encoder)
+        super().__init__(
+            actor, TwinCritic(sizes[1], actions, hidden, generator, encoder=critic_encoder, style=style), actions
+        )
+        if standardise:
+            self.normalizer = ObservationNormalizer(obs_dim)

@@ -21,6 +21,15 @@ class Encoder(nn.Module):
     def prepare(self, obs: Tensor) -> Tensor:
         return obs
 
+    def scale(self, obs: Tensor) -> Tensor:
+        """Packed observations with their images as the floating-point numbers that convolutions take. ``forward`` takes
+        these too; an update that makes several passes over a batch scales it once."""
+        return obs
+
+    def has_numpy(self) -> bool:
+        """Whether ``numpy_forward`` avoids torch."""
+        return False
+
     def observe(self, obs: Array) -> None:
         """Updates the running statistics, if any, with packed observations (sample, ...)."""
         return

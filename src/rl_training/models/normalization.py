@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -49,6 +51,16 @@ class RunningMoments:
         shape = np.shape(self.mean)  # release 0.2.0 saved the shape () as a number or as (1,)
         self.count = float(state["count"])
         self.mean, self.squares = (np.array(state[name], np.float64).reshape(shape) for name in ("mean", "squares"))
+
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def copied(network: ModuleT) -> ModuleT:
+    """A copy with weights of its own and the same running statistics, as a target network needs."""
+    normalizers = (module for module in network.modules() if isinstance(module, ObservationNormalizer))
+    shared = {id(buffer): buffer for normalizer in normalizers for buffer in normalizer.buffers()}
+    return copy.deepcopy(network, shared)
 
 
 class ObservationNormalizer(nn.Module):

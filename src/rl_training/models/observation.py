@@ -5,48 +5,77 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.errors import SpaceError
-from rl_training.models.cnn.nature import NATURE_LAYERS, Layer, NatureCNN
+from rl_training.models.cnn.impala import ImpalaCNN
+from rl_training.models.cnn.nature import MINATAR_LAYERS, NATURE_LAYERS, PAPER_LAYERS, ImageEncoder, Layer, NatureCNN
+from rl_training.models.custom import CustomNetwork
 from rl_training.models.encoder import Encoder, through_torch
-from rl_training.models.mlp import MLP
+from rl_training.models.mlp import MLP, PLAIN, Style, make_mlp
 from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import Array, ObservationLeaf, ObservationSpec
+
+CNN = Literal["nature", "impala", "drq", "minatar"]
+HIDDEN_GAIN = math.sqrt(2.0)  # of orthogonal layers before an activation
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
     """How observations are encoded."""
 
-    hidden: Sequence[int] = ()  # widths of dense layers on the features of all leaves, each with a ReLU
-    cnn_layers: Sequence[Layer] = NATURE_LAYERS
+    hidden: Sequence[int] = ()  # widths of dense layers on the features of all leaves, each with an activation
+    style: Style = PLAIN  # of these layers
+    cnn: CNN = "nature"
+    cnn_layers: Sequence[Layer] = NATURE_LAYERS  # of the CNN "nature"
     cnn_features: int | None = None  # width of a dense layer after the convolutions of each image; None: no such layer
     centre: bool = False  # scale images to -0.5..0.5 instead of 0..1
     standardise: bool = False  # standardise vectors with a running mean and standard deviation
     orthogonal: bool = False  # orthogonal convolutions
+    custom: CustomNetwork | None = None  # the user's network in place of all this, except for standardising
 
 
 def make_encoder(spec: ObservationSpec, config: EncoderConfig, generator: torch.Generator) -> Encoder:
     """The encoder for a spec: an MLP for vectors, a CNN for an image, both in parallel for a mixture."""
     if config.standardise and spec.images:
         raise SpaceError("images are always scaled to 0..1 and cannot be standardised; set normalize_observations: false")
+    if config.custom is not None:
+        trunk = config.custom.make_one(spec, generator, partial(unpack, spec))
+        return StandardisedEncoder(spec.shape[0], trunk) if config.standardise else trunk
     if spec.kind == "vector":
-        mlp = MLP([spec.shape[0], *config.hidden], generator, activate_last=True)
+        mlp = make_mlp([spec.shape[0], *config.hidden], generator, config.style, activate_last=True, output_gain=HIDDEN_GAIN)
         return StandardisedEncoder(spec.shape[0], mlp) if config.standardise else mlp
     cnns = [_make_cnn(leaf, config, generator) for leaf in spec.images]
     if spec.kind == "image" and not config.hidden:
         return cnns[0]
     vectors = sum(leaf.shape[0] for leaf in spec.leaves if leaf.kind != "image")
     width = sum(cnn.out_features for cnn in cnns) + vectors
-    return MixedEncoder(spec, cnns, MLP([width, *config.hidden], generator, activate_last=True))
+    mlp = make_mlp([width, *config.hidden], generator, config.style, activate_last=True, output_gain=HIDDEN_GAIN)
+    return MixedEncoder(spec, cnns, mlp)
 
 
-def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Generator) -> NatureCNN:
-    cnn = NatureCNN(leaf.shape, generator, config.cnn_features, config.cnn_layers, centre=config.centre)
+def make_encoders(spec: ObservationSpec, config: EncoderConfig, generator: torch.Generator) -> tuple[Encoder, Encoder | None]:
+    """The encoder of an actor and a critic, or one for each if the user's function returns a pair."""
+    if config.custom is None:
+        return make_encoder(spec, config, generator), None
+    trunks: list[Encoder] = [*config.custom.make(spec, generator, partial(unpack, spec))]
+    if config.standardise:
+        trunks[0] = StandardisedEncoder(spec.shape[0], trunks[0])  # what it prepares is for both
+    return trunks[0], trunks[1] if len(trunks) == 2 else None
+
+
+def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Generator) -> ImageEncoder:
+    cnn: ImageEncoder
+    if config.cnn == "impala":
+        cnn = ImpalaCNN(leaf.shape, generator, config.cnn_features, centre=config.centre)
+    else:
+        layers = {"nature": config.cnn_layers, "drq": PAPER_LAYERS, "minatar": MINATAR_LAYERS}[config.cnn]
+        cnn = NatureCNN(leaf.shape, generator, config.cnn_features, layers, centre=config.centre)
     if config.orthogonal:
         for parameter in cnn.parameters():
             if parameter.dim() > 1:
@@ -57,9 +86,9 @@ def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Gen
 
 
 class StandardisedEncoder(Encoder):
-    """Standardises vectors, then applies an MLP; the statistics change only in ``observe``."""
+    """Standardises vectors, then encodes them; the statistics change only in ``observe``."""
 
-    def __init__(self, size: int, mlp: MLP) -> None:
+    def __init__(self, size: int, mlp: Encoder) -> None:
         super().__init__()
         self.normalizer = ObservationNormalizer(size)
         self.mlp = mlp
@@ -76,6 +105,9 @@ class StandardisedEncoder(Encoder):
     def observe(self, obs: Array) -> None:
         self.normalizer.update(obs)
 
+    def has_numpy(self) -> bool:
+        return self.mlp.has_numpy()
+
     def numpy_forward(self) -> Callable[[Array], Array]:
         normalize, mlp = self.normalizer.numpy_forward(), self.mlp.numpy_forward()
         return lambda obs: mlp(normalize(obs))
@@ -84,7 +116,7 @@ class StandardisedEncoder(Encoder):
 class MixedEncoder(Encoder):
     """A CNN for each image, and an MLP on their features together with the unchanged vectors."""
 
-    def __init__(self, spec: ObservationSpec, cnns: Sequence[NatureCNN], mlp: MLP) -> None:
+    def __init__(self, spec: ObservationSpec, cnns: Sequence[ImageEncoder], mlp: MLP) -> None:
         super().__init__()
         self.spec = spec
         self.cnns = nn.ModuleList(cnns)

@@ -25,6 +25,7 @@ from rl_training.experiment.files import open_to_read, parse_json, remove
 from rl_training.experiment.run import ACTING_PARTS
 from rl_training.experiment.states import parse_arrays
 from rl_training.experiment.trust import Trust
+from rl_training.models.custom import NetworkFunction, PythonNetwork
 from rl_training.runtime.inference import fitting, policy_of, predict
 from rl_training.types import Array, SpaceSpec
 
@@ -182,13 +183,16 @@ def _export_safetensors(policy: Policy, config: TrainConfig, path: Path) -> floa
     description = {"config": config.describe(), "spaces": policy.spec.to_json(), **stamp(ACTING_PARTS)}
     save_file(arrays, path, metadata={"rl_training": json.dumps(description)})
     obs = random_observations(policy.spec, VERIFIED_OBSERVATIONS)
-    return _largest_difference(_outputs(_module(policy), obs), _outputs(_module(load_exported(path)), obs))
+    given = config.algo_kwargs.network
+    loaded = load_exported(path, network=given if isinstance(given, PythonNetwork) else None)
+    return _largest_difference(_outputs(_module(policy), obs), _outputs(_module(loaded), obs))
 
 
-def load_exported(path: Path, *, trust_modules: bool = False) -> Policy:
+def load_exported(path: Path, *, trust_modules: bool = False, network: NetworkFunction | None = None) -> Policy:
     """Loads the policy from a safetensors export of this version or an older one.
 
-    An algorithm of another package (``module:Class``) is imported only from a trusted place, unless ``trust_modules``.
+    An algorithm or network of another package (``module:Class``) is imported only from a trusted place, unless
+    ``trust_modules``; ``network`` replaces the network that the export names.
     """
     place = f"the exported policy {path}"
     description, weights = _read_export(path)
@@ -197,7 +201,7 @@ def load_exported(path: Path, *, trust_modules: bool = False) -> Policy:
     for name, state in parts.items():
         version = readable_version(name, description, place)
         parts[name] = migrate(state, version, PartContext(name, algo), place)
-    policy, _ = policy_of(parts, place, description.get("written_by"), Trust(path.parent, trust_modules))
+    policy, _ = policy_of(parts, place, description.get("written_by"), Trust(path.parent, trust_modules), network)
     return policy
 
 

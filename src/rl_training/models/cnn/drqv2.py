@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from rl_training.models.cnn.drq import PAPER_FEATURES, PAPER_LAYERS, Trunk, orthogonalize
-from rl_training.models.cnn.nature import Layer, NatureCNN
+from rl_training.models.cnn.drq import PAPER_FEATURES, Trunk, orthogonalize
+from rl_training.models.cnn.nature import PAPER_LAYERS, Layer, NatureCNN
 from rl_training.models.continuous import Actor, ContinuousActorCritic, TwinCritic
-from rl_training.models.mlp import MLP
+from rl_training.models.encoder import Encoder
+from rl_training.models.mlp import PLAIN, Style, make_mlp
 
 
 class CNNDrQv2Model(ContinuousActorCritic):
@@ -24,11 +25,16 @@ class CNNDrQv2Model(ContinuousActorCritic):
         *,
         cnn_layers: Sequence[Layer] | None = None,
         cnn_features: int | None = None,
+        style: Style = PLAIN,
+        orthogonal: bool = True,
+        encoder: Encoder | None = None,
     ) -> None:
+        """``encoder`` is the user's, in place of the convolutions."""
         features = cnn_features or PAPER_FEATURES
-        convolutions = NatureCNN(shape, generator, None, cnn_layers or PAPER_LAYERS, centre=True)
+        convolutions = encoder or NatureCNN(shape, generator, None, cnn_layers or PAPER_LAYERS, centre=True)
         actor_trunk, critic_trunk = (Trunk(convolutions.out_features, features, generator) for _ in range(2))
-        actor = Actor(MLP([features, *hidden, actions], generator), encoder=actor_trunk)
-        critic = TwinCritic(features, actions, hidden, generator, encoder=convolutions, trunk=critic_trunk)
+        actor = Actor(make_mlp([features, *hidden, actions], generator, style), encoder=actor_trunk)
+        critic = TwinCritic(features, actions, hidden, generator, encoder=convolutions, trunk=critic_trunk, style=style)
         super().__init__(actor, critic, actions, shared_encoder=True)
-        orthogonalize(self, generator)
+        if orthogonal:
+            orthogonalize(self, generator)
