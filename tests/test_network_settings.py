@@ -32,7 +32,7 @@ MODULES: dict[str, type[nn.Module]] = {
 }
 assert MODULES.keys() == ACTIVATIONS.keys()
 STYLES = [
-    Style(activation, layer_norm, orthogonal)  # type: ignore[arg-type]
+    Style(activation, layer_norm, orthogonal)
     for activation, layer_norm, orthogonal in itertools.product(ACTIVATIONS, (False, True), (False, True))
 ]
 
@@ -56,7 +56,7 @@ def test_an_mlp_is_the_stack_of_torchs_modules(style: Style, activate_last: bool
     mlp = make_mlp([5, 16, 12, 3], init_generator(0), style, activate_last=activate_last)
     with torch.no_grad():
         for parameter in mlp.parameters():  # layer normalisations other than the identity
-            parameter += 0.1
+            parameter.add_(0.1)
     x = torch.randn(20, 5, generator=init_generator(1))
     expected = twin(mlp, style, activate_last)(x.clone())
     torch.testing.assert_close(mlp(x.clone()), expected)
