@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-dmc check format golden learn learn-peers bench bench-quick clean
+.PHONY: help setup train test test-slow test-dmc test-cpus test-margins test-kill test-fuzz reliability check format golden learn learn-peers bench bench-quick bench-checkpoints clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,24 @@ $(DMC)/.ready: pyproject.toml constraints.txt
 
 test-dmc: $(DMC)/.ready  ## run the DeepMind Control tests in a separate virtual environment
 	MUJOCO_GL=egl $(DMC)/bin/python -m pytest tests/test_dm_control.py
+
+RELIABILITY := PYTHONPATH=src:tests $(BIN)/python -m reliability
+test-cpus: $(READY)  ## run the fast tests as other CPUs compute them (an hour)
+	$(RELIABILITY).cpus
+
+test-margins: $(READY)  ## measure the tests that learn over 20 seeds
+	$(RELIABILITY).margins --seeds 20
+	$(RELIABILITY).margins --seeds 20 --narrow
+
+N ?= 50
+test-kill: $(READY)  ## kill N more runs and compare what they end with
+	$(RELIABILITY).kills --kills $(N)
+
+test-fuzz: $(READY)  ## try N more examples of bad words, files and environments
+	$(RELIABILITY).fuzz --examples $(N)
+
+reliability: $(READY)  ## write the figures of these four into docs/reliability.md
+	$(RELIABILITY).page
 
 check: $(READY)  ## check linting, formatting, types and import layers
 	$(BIN)/ruff check .
@@ -65,6 +83,9 @@ bench: $(BENCH_READY)  ## measure speed against the peers and update docs/benchm
 
 bench-quick: $(BENCH_READY)  ## measure a subset in under five minutes and only print it
 	$(BIN)/python benchmarks/speed.py --quick
+
+bench-checkpoints: $(BENCH_READY)  ## measure what saving a large replay costs and update docs/benchmarks.md
+	$(BIN)/python benchmarks/checkpoints.py
 
 clean:  ## remove everything that make has created
 	rm -rf $(VENV) $(DMC) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

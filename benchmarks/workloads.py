@@ -93,8 +93,9 @@ class UpdateSettings:
 
 @dataclass(frozen=True)
 class PPOSettings:
-    """PPO on vector observations: rollouts of ``num_envs`` x ``n_steps``, with ``n_epochs`` passes over each."""
+    """PPO or A2C on vector observations: rollouts of ``num_envs`` x ``n_steps``, with ``n_epochs`` passes over each."""
 
+    algo: str = "ppo"
     env_id: str = "CartPole-v1"
     num_envs: int = 8
     total_steps: int = 40_960
@@ -108,8 +109,9 @@ class PPOSettings:
 
 @dataclass(frozen=True)
 class SACSettings:
-    """SAC on vector observations, with a learned temperature and an update every step."""
+    """SAC, TD3 or TQC on vector observations, with an update every step; the temperature of SAC and TQC is learned."""
 
+    algo: str = "sac"
     env_id: str = "Pendulum-v1"
     total_steps: int = 1_500
     learning_starts: int = 300
@@ -276,6 +278,16 @@ WORKLOADS: dict[str, Workload] = {
             "sb3-contrib": Candidate("candidates.sb3_contrib_:recurrent_ppo", "sb3-contrib"),
         },
     ),
+    "w7a": Workload(
+        title="A2C, CartPole, 8 envs x 5 steps, with Adam",
+        settings=PPOSettings(algo="a2c", n_steps=5, n_epochs=1, n_minibatches=1, learning_rate=7e-4, total_steps=20_000),
+        bars={"env steps": 2.0},
+        candidates={
+            OURS: Candidate("candidates.ours:ppo", "rl-training"),
+            COMPILED: Candidate("candidates.ours:ppo_compiled", "rl-training"),
+            "sb3": Candidate("candidates.sb3:a2c", "stable-baselines3"),
+        },
+    ),
     "w4": Workload(
         title="DRQN, updates only: LSTM, encoder and head of 128, sequences of 80, batch 32",
         settings=SequenceSettings("drqn"),
@@ -326,6 +338,28 @@ WORKLOADS: dict[str, Workload] = {
             "sb3": Candidate("candidates.sb3:sac", "stable-baselines3"),
             "axiomrl": Candidate("candidates.axiomrl_value:sac", "axiomrl", bars={}),
             "bare torch": Candidate("candidates.bare_torch:sac", "torch", is_limit=True),
+        },
+    ),
+    "w7t": Workload(
+        title="w7b with TD3, the actor every other step",
+        settings=SACSettings(algo="td3"),
+        bars={"env steps": 1.5},
+        compiled_bars={"env steps": 1.5},
+        candidates={
+            OURS: Candidate("candidates.ours:sac", "rl-training"),
+            COMPILED: Candidate("candidates.ours:sac_compiled", "rl-training"),
+            "sb3": Candidate("candidates.sb3:td3", "stable-baselines3"),
+        },
+    ),
+    "w7q": Workload(
+        title="w7b with TQC, 2 critics of 25 quantiles",
+        settings=SACSettings(algo="tqc"),
+        bars={"env steps": 1.5},
+        compiled_bars={"env steps": 1.5},
+        candidates={
+            OURS: Candidate("candidates.ours:sac", "rl-training"),
+            COMPILED: Candidate("candidates.ours:sac_compiled", "rl-training"),
+            "sb3-contrib": Candidate("candidates.sb3_contrib_:tqc", "sb3-contrib"),
         },
     ),
     "replay": Workload(

@@ -80,6 +80,7 @@ EVERY_OPTION: dict[str, Any] = {
     "rescale_values": True,
     "previous_inputs": True,
     "epsilon_spread": 2.0,
+    "loss_over_time": "sum",
     "actor_update_interval": 2,
     "reward_scale": 0.5,
     "learn_alpha": True,

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import tiny_config
+from moments import PATIENCE
 
 from rl_training.cli import main
 from rl_training.experiment.checkpoint import MANIFEST, fingerprint_of, seal
@@ -96,7 +97,7 @@ KINDS = ("pipe", "directory", "socket", "endless device")
 
 
 @contextmanager
-def promptly(seconds: float = 30.0) -> Iterator[None]:
+def promptly(seconds: float = PATIENCE) -> Iterator[None]:
     """Interrupts what hangs."""
 
     def interrupt(number: int, frame: object) -> None:

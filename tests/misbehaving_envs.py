@@ -28,7 +28,7 @@ class MisbehavingEnv(gym.Env[Any, Any]):
             raise LookupError("no such robot\nat all")
         if about == "init-exit":
             sys.exit("I would rather not")
-        self._about, self._lie, self._masked, self._steps = about, lie, masked, 0
+        self._about, self._lie, self._masked, self._steps, self._resets = about, lie, masked, 0, 0
         given, self._obs = SPACES[space]
         if about != "no-space":
             self.observation_space = given
@@ -40,6 +40,9 @@ class MisbehavingEnv(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._steps = 0
+        self._resets += 1
+        if self._about == "reset-exit" and self._resets == 4:
+            sys.exit("enough")
         return self._obs, self._info()
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

@@ -90,11 +90,13 @@ class WaitingEnv(RandomWalkEnv):
     """
 
     _process_steps = 0
+    _handler: Any = None
 
     def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        WaitingEnv._handler = WaitingEnv._handler or signal.getsignal(signal.SIGTERM)
         WaitingEnv._process_steps += 1
         if WaitingEnv._process_steps >= int(os.environ.get(WAIT_AT, sys.maxsize)):
-            while signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # the first signal restores it
+            while signal.getsignal(signal.SIGTERM) == self._handler:  # the first signal changes it
                 time.sleep(0.002)
         freezing = WaitingEnv._process_steps >= int(os.environ.get(FREEZE_AT, sys.maxsize))
         if freezing and any(Path(os.environ[FREEZE_IN]).glob(".writing-*")):

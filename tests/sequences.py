@@ -214,13 +214,13 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
         np.testing.assert_array_equal(found["mask"], expected["mask"])
 
 
-def make_algorithm(algorithm: Any, spec: SpaceSpec | None = None, **settings: Any) -> Any:
+def make_algorithm(algorithm: Any, spec: SpaceSpec | None = None, seed: int = 0, **settings: Any) -> Any:
     """A tiny DRQN or R2D2 whose states fit ``World``'s, with different weights in its two networks."""
     small = {"encoder_sizes": (6,), "hidden_sizes": (7,), "lstm_layers": STATE[0], "lstm_size": STATE[1], "gamma": GAMMA}
     config = algorithm.config_class.model_validate({**small, **settings})
     spec = spec or SpaceSpec(ObservationSpec.vector(4), ActionSpec("discrete", count=ACTIONS))
-    made = algorithm(algorithm.make_policy(config, spec, init_generator(0)), config, RandomStreams(0))
-    other = algorithm.make_policy(config, spec, init_generator(1)).network
+    made = algorithm(algorithm.make_policy(config, spec, init_generator(seed)), config, RandomStreams(seed))
+    other = algorithm.make_policy(config, spec, init_generator(seed + 1)).network
     made.target.load_state_dict(other.state_dict())
     return made
 

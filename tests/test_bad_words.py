@@ -15,6 +15,7 @@ import pytest
 import yaml
 from conftest import CLI, tiny_config, tiny_values
 from misbehaving_envs import MisbehavingEnv
+from moments import PATIENCE
 from rl_training_test_envs import MaskedEnv
 from test_bad_input import assert_one_error, assert_refused
 
@@ -188,6 +189,19 @@ def test_a_close_that_raises_costs_nothing(about: str, workers: str, capsys: pyt
     assert Path("out/evaluation.json").exists()
 
 
+@pytest.mark.parametrize(("about", "step", "problem"), [("step-exit", 1, "SystemExit: 0"), ("reset-exit", 9, "enough")])
+def test_sys_exit_in_an_environment_is_a_fault(
+    about: str, step: int, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not the end of the process: the run is saved, and the report reproduces it."""
+    settings = (f"--set=env_kwargs.about={about}", "--set=env_workers=inline", "--total-timesteps=40", "--output-dir=out")
+    assert main((*TRAIN, MISBEHAVING, *settings)) == 2
+    shown_text = capsys.readouterr().err
+    assert problem in shown_text
+    assert f"The run is saved at step {step}; out/fault-step-{step}.json" in shown_text
+    assert Path(f"out/checkpoints/step-{step:010d}/manifest.json").exists()
+
+
 def test_a_factory_must_return_an_environment() -> None:
     with pytest.raises(ConfigError, match=r"returned 3, which is not a gymnasium\.Env"):
         SeededEnvPool(lambda: 3)  # type: ignore[arg-type,return-value]
@@ -332,7 +346,9 @@ def test_bad_observations(obs: str, words: tuple[str, ...], trained: Path, capsy
 
 
 def test_input_that_is_not_text(trained: Path) -> None:
-    done = subprocess.run([*CLI, "predict", str(trained)], input=b"[0,0,0,0]\n\xff\xfe\n", capture_output=True, timeout=120)
+    done = subprocess.run(
+        [*CLI, "predict", str(trained)], input=b"[0,0,0,0]\n\xff\xfe\n", capture_output=True, timeout=PATIENCE
+    )
     assert done.returncode == 2, done.stderr
     assert_one_error(done.stderr.decode(), "line 2")
 
@@ -412,7 +428,7 @@ def limited(which: int, limit: int, *settings: str) -> subprocess.CompletedProce
         preexec_fn=lambda: resource.setrlimit(which, (limit, limit)),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
 
 

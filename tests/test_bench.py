@@ -404,7 +404,7 @@ def test_the_episodes_that_end_a_race_do_not_confirm_it(monkeypatch: pytest.Monk
     from rl_training.bench.race import EPISODES, HELD, race_ours
     from rl_training.runtime.trainer import Trainer
 
-    def evaluate(self: Trainer, episodes: int, stop: Any = None) -> EvaluationResult:
+    def evaluate(self: Trainer, episodes: int, stop: Any = None, **options: Any) -> EvaluationResult:
         """The first episodes go well, the others 90 % as well."""
         returns = [500.0] * EPISODES + [450.0] * HELD
         return EvaluationResult(returns[:episodes], [1] * episodes)

@@ -91,13 +91,13 @@ def test_one_copy_of_the_replay_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
     trainer = start_training(tiny_config("dqn", output_dir=str(tmp_path / "run")), command="test")
     run, learner, idle = trainer.run, trainer.learner, list[bool]()
     assert run is not None
-    replay_state = learner.replay_state
+    snapshot = learner.snapshot
 
     def noting() -> Any:
         idle.append(run._writer is None)
-        return replay_state()
+        return snapshot()
 
-    monkeypatch.setattr(learner, "replay_state", noting)
+    monkeypatch.setattr(learner, "snapshot", noting)
     trainer.train(150)
     trainer.close()
     assert idle == [True] * 3

@@ -62,7 +62,7 @@ def test_a_step_that_failed_is_repeated_with_the_same_action() -> None:
     def failing(taken: np.ndarray, active: object = None) -> object:
         actions.append(taken.copy())
         if len(actions) == 1:
-            raise EnvironmentFault("it failed", env_id="x", env_index=0, episode_seed=0, actions=[], during="step")
+            raise EnvironmentFault("it failed", env_id="x", env_index=0, episode_seed=0, actions=[], step=1)
         return step(taken)
 
     collector.pool.step = failing  # type: ignore[assignment,method-assign]

@@ -54,6 +54,7 @@ from rl_training.runtime.trainer import Trainer
 from rl_training.types import State
 from rl_training.version import __version__
 
+GOLDEN = Path(__file__).parent / "golden"
 PARTS: dict[str, State] = {
     "agent": {"config": {"algo": "dqn"}},
     "policy": {"weight": torch.arange(3.0)},
@@ -117,7 +118,7 @@ def run(finished_run: Path, tmp_path: Path) -> Path:
 
 def test_a_manifest_holds_the_version_of_each_part_and_of_its_writer(checkpoint: Path) -> None:
     manifest = read_manifest(checkpoint)
-    assert manifest["part_versions"] == PART_VERSIONS == {"agent": 1, "policy": 1, "training": 1, "replay": 1}
+    assert manifest["part_versions"] == PART_VERSIONS == {"agent": 1, "policy": 1, "training": 1, "replay": 2}
     assert manifest["written_by"] == __version__
     assert manifest["schema_version"] == 1
 
@@ -130,7 +131,9 @@ def test_the_digest_covers_the_versions(checkpoint: Path, field: str, value: Any
         read_manifest(checkpoint)
 
 
-def test_a_manifest_without_versions_counts_as_the_first_of_everything(run: Path) -> None:
+def test_a_manifest_without_versions_counts_as_the_first_of_everything(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(GOLDEN / "0.2.0" / "dqn", run, symlinks=True)
     for path in step_directories(run):
         edit(path, forget_versions)
     newest = step_directories(run)[0]
@@ -140,7 +143,7 @@ def test_a_manifest_without_versions_counts_as_the_first_of_everything(run: Path
     messages: list[str] = []
     trainer = resume_training(run, warn=messages.append)
     trainer.close()
-    assert (trainer.env_steps, messages) == (240, [])
+    assert (trainer.env_steps, messages) == (70, [])
 
 
 def test_migrations_are_applied_one_after_the_other_with_what_they_need_to_know(
@@ -169,8 +172,8 @@ def test_a_migration_of_a_checkpoint_without_an_agent_knows_no_algorithm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_checkpoint(tmp_path / "c", {"replay": {"x": 1}}, {})
-    monkeypatch.setitem(PART_VERSIONS, "replay", 2)
-    monkeypatch.setitem(compat.MIGRATIONS, ("replay", 1), lambda state, context: {"algo": context.algo})
+    monkeypatch.setitem(PART_VERSIONS, "replay", 3)
+    monkeypatch.setitem(compat.MIGRATIONS, ("replay", 2), lambda state, context: {"algo": context.algo})
     assert read_checkpoint(tmp_path / "c", ["replay"]) == {"replay": {"algo": None}}
 
 
@@ -260,20 +263,20 @@ def test_a_newer_part_of_an_unknown_writer_asks_for_the_newest(checkpoint: Path,
 def test_a_part_that_is_too_old_is_refused_with_the_last_version_that_could(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PART_VERSIONS, "replay", 4)
-    monkeypatch.setitem(compat.MIGRATIONS, ("replay", 1), lambda state, context: state)
-    monkeypatch.setitem(compat.MIGRATIONS, ("replay", 3), lambda state, context: state)
-    monkeypatch.setitem(compat.LAST_READERS, ("replay", 2), "0.7.3")
+    monkeypatch.setitem(PART_VERSIONS, "training", 4)
+    monkeypatch.setitem(compat.MIGRATIONS, ("training", 1), lambda state, context: state)
+    monkeypatch.setitem(compat.MIGRATIONS, ("training", 3), lambda state, context: state)
+    monkeypatch.setitem(compat.LAST_READERS, ("training", 2), "0.7.3")
     with pytest.raises(IncompatibleError) as caught:
-        read_checkpoint(checkpoint, ["replay"])
+        read_checkpoint(checkpoint, ["training"])
     assert str(caught.value) == (
-        f"the part 'replay' of the checkpoint {checkpoint} has version 1, which rl_training {__version__} no longer reads; "
+        f"the part 'training' of the checkpoint {checkpoint} has version 1, which rl_training {__version__} no longer reads; "
         "rl_training 0.7.3 is the last version that does; install that version to use it"
     )
     with pytest.raises(IncompatibleError, match=r"0\.7\.3"):
         verify_checkpoint(checkpoint)
-    edit(checkpoint, of_version("replay", 3))
-    assert read_checkpoint(checkpoint, ["replay"])
+    edit(checkpoint, of_version("training", 3))
+    assert read_checkpoint(checkpoint, ["training"])
 
 
 def test_a_container_that_is_too_old_is_refused_and_a_migration_reads_it(
@@ -309,7 +312,7 @@ def test_a_version_that_is_no_number_is_refused(checkpoint: Path, version: Any) 
 
 def test_resume_passes_over_a_newer_part_with_a_warning(run: Path) -> None:
     newest, before = step_directories(run)[:2]
-    edit(newest, of_version("replay", 2))
+    edit(newest, of_version("replay", 3))
     messages: list[str] = []
     trainer = resume_training(run, warn=messages.append)
     trainer.close()
@@ -421,7 +424,8 @@ def test_the_states_of_every_algorithm_lack_nothing_and_hold_nothing_unknown(alg
     trained.train(130)
     trained.checkpoints.save_to(tmp_path / "c")
     parts = read_checkpoint(tmp_path / "c", ["training", "replay"])
-    for part, initial in (("training", fresh.training_state()), ("replay", fresh.learner.replay_state() or {})):
+    defaults = fresh.learner.replay_defaults(parts["replay"])
+    for part, initial in (("training", fresh.training_state()), ("replay", defaults)):
         assert keys_of(with_defaults(parts[part], initial)) == keys_of(parts[part])
     trained.close()
     fresh.close()

@@ -68,6 +68,23 @@ def test_a_line_of_the_right_length_is_said_by_resume(run: Path) -> None:
     trainer.close()
 
 
+def test_a_log_that_was_cut_within_a_line_is_continued_on_a_new_one(run: Path) -> None:
+    log = run / METRICS_FILE
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:-1]) + lines[-1][:20])
+    trainer = resume_training(run, total_timesteps=300, warn=print)
+    with pytest.warns(UserWarning, match="metrics") as warned:
+        trainer.train()
+    trainer.close()
+    said = " ".join(str(one.message) for one in warned)
+    assert "lines are missing" in said
+    assert f"line {len(lines)} of {log} cannot be read" in said
+    after = log.read_text().splitlines()
+    assert after[len(lines) - 1] == lines[-1][:20]
+    assert all(json.loads(line)["step"] > 240 for line in after[len(lines) :])
+    assert len(after) > len(lines)
+
+
 def test_a_line_without_an_end_is_not_read_for_ever(run: Path) -> None:
     with (run / METRICS_FILE).open("ab") as file:
         file.truncate(2**40)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import metrics_without_time, tiny_config
+from learning import mean_return, must_be
 
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.runtime.dqn_trainer import train_dqn
@@ -90,14 +91,15 @@ def test_no_interval_is_stepped_over_with_several_environments(num_envs: int, tm
     assert all(0 <= step - due < num_envs for step, due in zip(steps, range(25, 251, 25), strict=True))
 
 
-def test_learns_a_trivial_task(tmp_path: Path) -> None:
+@must_be(above=-20)
+def dqn_walks_home(seed: int) -> float:
     """A walk against noise. Means over 1500 episodes: always heading home -13.5, standing still -34.5, at random -43.9."""
     config = tiny_config(
         "dqn",
+        seed=seed,
         env_id="rl_training_test_envs:RandomWalk-v0",
         env_kwargs={"limit": 100.0},
         total_timesteps=1500,
-        output_dir=str(tmp_path / "run"),
         eval={"interval": 0, "final_episodes": 100},
         algo_kwargs={
             "learning_starts": 200,
@@ -109,6 +111,8 @@ def test_learns_a_trivial_task(tmp_path: Path) -> None:
             "hidden_sizes": [32],
         },
     )
-    result = train_dqn(config)
-    assert result.evaluation is not None
-    assert result.evaluation.mean_return > -20
+    return mean_return(config)
+
+
+def test_learns_a_trivial_task() -> None:
+    dqn_walks_home.check()

@@ -17,7 +17,7 @@ from rl_training.data import random_shift
 from rl_training.data.augmentation import shift_by_gather
 from rl_training.errors import SpaceError
 from rl_training.models import CNNDrQModel, NatureCNN
-from rl_training.models.continuous import TwinCritic
+from rl_training.models.continuous import Critics
 from rl_training.rng import RandomStreams
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
 
@@ -294,7 +294,7 @@ def test_an_update_follows_the_paper_step_by_step(
         density = torch.distributions.Normal(mean, log_std.exp()).log_prob(u)  # type: ignore[no-untyped-call]
         return torch.tanh(u), (density - torch.log(1.0 - torch.tanh(u).square())).squeeze(1)
 
-    def smaller(judge: TwinCritic, view: Tensor, action: Tensor) -> Tensor:
+    def smaller(judge: Critics, view: Tensor, action: Tensor) -> Tensor:
         return judge.values(judge.encode(view), action).min(dim=0).values
 
     def descend(adam: torch.optim.Adam, loss: Tensor) -> None:

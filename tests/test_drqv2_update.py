@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rl_training.algorithms.base import init_generator
-from rl_training.algorithms.drqv2 import DrQv2, DrQv2Config, drqv2_actor_loss, drqv2_target, noisy_action
+from rl_training.algorithms.continuous import noisy_action
+from rl_training.algorithms.drqv2 import DrQv2, DrQv2Config, drqv2_actor_loss, drqv2_target
 from rl_training.data import FrameReplayBuffer, random_shift
 from rl_training.errors import SpaceError
 from rl_training.models import CNNDrQv2Model

@@ -130,6 +130,7 @@ def test_a_fault_names_itself_and_changes_nothing(fault: str, problem: str, work
     assert caught.value.env_index == 0
     assert caught.value.episode_seed == pool.episode_seed(0, 2)
     assert str(caught.value.episode_seed) in str(caught.value)
+    assert caught.value.actions is not None
     assert len(caught.value.actions) == (0 if fault == "reset" else 5)
     after = pool.state_dict()
     assert after["episode"] == before["episode"]

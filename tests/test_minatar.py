@@ -68,7 +68,7 @@ def test_an_episode_knows_nothing_of_the_one_before(game: str) -> None:
     pool.reset()
     pool.step(actions)
     first = pool.obs
-    while waiting := [i for i in range(64) if (pool._episode[i], len(pool._actions[i])) != (1, 1)]:
+    while waiting := [i for i in range(64) if (pool._episode[i], pool._log.lengths[i]) != (1, 1)]:
         pool.step(actions, waiting)
     assert restored.load_state_dict(pool.state_dict()) == []  # each after the first step of its second episode
     np.testing.assert_array_equal(restored.obs, pool.obs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,14 +18,19 @@ from rl_training.experiment.packaged import packaged_configs
 PROJECT = Path(__file__).parent.parent
 
 
+def sources(folder: Path) -> Path:
+    """A copy of what a wheel is built from."""
+    for name in ("pyproject.toml", "README.md", "LICENSE", "src"):
+        subprocess.run(["cp", "-r", PROJECT / name, folder], check=True)
+    for left_over in folder.glob("src/*.egg-info"):
+        subprocess.run(["rm", "-r", left_over], check=True)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy of the sources, so that nothing is left in the project's own directory."""
-    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "src"):
-        subprocess.run(["cp", "-r", PROJECT / name, source], check=True)
-    for left_over in source.glob("src/*.egg-info"):
-        subprocess.run(["rm", "-r", left_over], check=True)
+    source, output = sources(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel")
     options = ("--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", output)
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, source], check=True, timeout=PATIENCE)
     (built,) = output.glob("*.whl")
@@ -66,3 +72,58 @@ def test_an_installed_wheel_trains_elsewhere(wheel: Path, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.splitlines()[0]).is_relative_to(target)
     assert (neutral / "run" / "checkpoints" / "latest" / "manifest.json").is_file()
+
+
+@pytest.fixture(scope="module")
+def bare_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with a wheel that ``python -m build`` has made, its dependencies, and none of the extras."""
+    source, output = sources(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(output), str(source)]
+    subprocess.run(build, check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
+    (built,) = output.glob("*.whl")
+    venv = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=PATIENCE)
+    options = ("--quiet", "--disable-pip-version-check", "-c", PROJECT / "constraints.txt")
+    subprocess.run([venv / "bin" / "pip", "install", *options, built], check=True, timeout=3 * PATIENCE)
+    return venv
+
+
+def in_venv(venv: Path, folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command = [str(venv / "bin" / arguments[0]), *arguments[1:]]
+    return subprocess.run(command, cwd=folder, env=environment, input=stdin, capture_output=True, text=True, timeout=PATIENCE)
+
+
+@pytest.mark.slow
+def test_a_wheel_without_extras_does_the_whole_workflow(bare_venv: Path, tmp_path: Path) -> None:
+    """Trains, evaluates, predicts, exports and loads the export; what needs an extra says which."""
+    for extra in ("onnx", "onnxruntime", "cv2", "ale_py", "mujoco", "minatar", "popgym", "pytest", "hypothesis"):
+        missing = in_venv(bare_venv, tmp_path, "python", "-c", f"import {extra}")
+        assert "ModuleNotFoundError" in missing.stderr, f"{extra} is installed"
+
+    def succeed(*arguments: str, stdin: str = "") -> str:
+        done = in_venv(bare_venv, tmp_path, *arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    where = succeed("python", "-c", "import rl_training; print(rl_training.__file__)")
+    assert Path(where.strip()).is_relative_to(bare_venv)
+    settings = ("--total-timesteps=600", "--set=algo_kwargs.learning_starts=100", "--set=eval.final_episodes=3")
+    for algo, env in (("dqn", "CartPole-v1"), ("recurrent_ppo", "CartPole-v1"), ("sac", "Pendulum-v1")):
+        given = settings if algo != "recurrent_ppo" else settings[:1] + settings[2:]
+        succeed("rl-training", "train", "--algo", algo, "--env", env, *given, "--output-dir", algo)
+        result = json.loads(succeed("rl-training", "eval", algo, "--episodes", "3", "--json"))
+        assert len(result["returns"]) == 3
+        obs = json.dumps([0.1] * (3 if algo == "sac" else 4))
+        action = json.loads(succeed("rl-training", "predict", algo, stdin=obs))
+        assert action in (0, 1) if algo != "sac" else -2 <= action[0] <= 2
+        succeed("rl-training", "export", algo, "--format", "safetensors", "--output", f"{algo}.safetensors")
+        load = f"import pathlib, rl_training.runtime.export as e; e.load_exported(pathlib.Path('{algo}.safetensors'))"
+        succeed("python", "-c", load)
+        succeed("rl-training", "resume", algo, "--total-timesteps", "700")
+        succeed("rl-training", "plot", algo, "--output", f"{algo}.png")
+    refused = in_venv(bare_venv, tmp_path, "rl-training", "export", "dqn", "--format", "onnx")
+    assert refused.returncode == 2
+    assert "rl-training[onnx]" in refused.stderr
+    assert "Traceback" not in refused.stderr

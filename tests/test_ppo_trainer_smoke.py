@@ -12,6 +12,7 @@ import pytest
 import rl_training_test_envs  # noqa: F401 - registers the environments
 from conftest import ON_POLICY, family, metrics_without_time, tiny_config
 from gymnasium import spaces
+from learning import mean_return, must_be
 
 from rl_training import PPO
 from rl_training.algorithms.ppo import ClippedActorCritic
@@ -110,6 +111,9 @@ def test_every_packaged_config_is_valid() -> None:
         resolve_config(load_config_data(name))
 
 
+RECALL = "rl_training/Recall-v0"
+
+
 def learned(
     algo: str, env_id: str, steps: int, env_kwargs: dict[str, Any] | None = None, seed: int = 0, **algo_kwargs: Any
 ) -> float:
@@ -123,25 +127,34 @@ def learned(
         eval={"interval": 0, "final_episodes": 50, "num_envs": 10},
         algo_kwargs={"n_steps": 32, "n_epochs": 10, "n_minibatches": 4, "learning_rate": 3e-3, **algo_kwargs},
     )
-    result = Trainer(config).train()
-    assert result.evaluation is not None
-    return result.evaluation.mean_return
+    return mean_return(config)
+
+
+@must_be(above=-20)
+def ppo_walks_home(seed: int) -> float:
+    """A walk against noise. Means over 1500 episodes: always heading home -13.5, standing still -34.5, at random -43.9."""
+    return learned("ppo", "rl_training_test_envs:RandomWalk-v0", 3072, {"limit": 100.0}, seed, hidden_sizes=[32])
+
+
+@must_be(above=0.95)
+def recurrent_ppo_recalls(seed: int) -> float:
+    """The cue is shown once and asked for 2 steps later: a policy with memory gets 1, one without about 0.5."""
+    return learned("recurrent_ppo", RECALL, 8000, {"k": 2}, seed, lstm_size=16, lstm_layers=1, gamma=0.9)
+
+
+@must_be(below=0.75)
+def ppo_cannot_recall(seed: int) -> float:
+    return learned("ppo", RECALL, 2048, {"k": 2}, seed, gamma=0.9)
 
 
 def test_ppo_learns_a_trivial_task() -> None:
-    """A walk against noise. Means over 1500 episodes: always heading home -13.5, standing still -34.5, at random -43.9."""
-    assert learned("ppo", "rl_training_test_envs:RandomWalk-v0", 3072, {"limit": 100.0}, hidden_sizes=[32]) > -20
+    ppo_walks_home.check()
 
 
 def test_only_memory_solves_a_memory_task() -> None:
-    """The cue is shown once and asked for 2 steps later: a policy with memory gets 1, one without about 0.5.
-
-    With some seeds an untrained network already answers right; with this one it is always wrong.
-    """
-    env_id = "rl_training/Recall-v0"
-    recurrent = {"lstm_size": 16, "lstm_layers": 1, "gamma": 0.9}
-    assert learned("recurrent_ppo", env_id, 8000, {"k": 2}, seed=3, **recurrent) > 0.95
-    assert learned("ppo", env_id, 2048, {"k": 2}, gamma=0.9) < 0.75
+    """With some seeds an untrained network already answers right; with this one it is always wrong."""
+    recurrent_ppo_recalls.check(seed=3)
+    ppo_cannot_recall.check()
 
 
 # ---------------------------------------------------------------------------------------------------- wrappers
@@ -237,7 +250,7 @@ def test_wrappers_go_around_a_given_environment_too() -> None:
         ({"name": "mask_observations", "indices": [1]}, "did you mean 'mask_observation'"),
         ({"name": "mask_observation", "index": [1]}, "did you mean 'indices'"),
         ({"name": "mask_observation"}, "needs the argument 'indices'"),
-        ({"indices": [1]}, "needs its name"),
+        ({"indices": [1]}, "needs a name"),
         ({"name": "mask_observation", "indices": [4]}, "from 0 to 3"),
         ({"name": "mask_observation", "indices": 1}, "does not take"),
         ({"name": "scale_observation", "factors": [1.0, 2.0]}, "4 positive numbers"),

@@ -346,7 +346,7 @@ def test_forbidden_actions_are_neither_taken_nor_learned_from(algorithm_class: A
     ("values", "message"),
     [
         ({"num_envs": 8, "total_timesteps": 1000, "algo_kwargs": {"n_steps": 126}}, "one rollout"),
-        ({"num_envs": 2, "algo_kwargs": {"n_steps": 2, "n_minibatches": 5}}, "n_minibatches \\(5\\) is more"),
+        ({"num_envs": 2, "algo_kwargs": {"n_steps": 2, "n_minibatches": 5}}, "n_minibatches \\(5\\) exceeds"),
         ({"algo_kwargs": {"clip_rage": 0.1}}, "did you mean 'clip_range'"),
     ],
 )

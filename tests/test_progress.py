@@ -108,13 +108,6 @@ def test_a_run_on_a_terminal_shows_a_bar(tmp_path: Path) -> None:
     assert "trained 300 steps" in plain
 
 
-def test_quiet_on_a_terminal_shows_no_bar(tmp_path: Path) -> None:
-    shown = run_on_a_terminal([*CLI, "train", "--config", "dqn/cartpole", *TINY, "--quiet"], tmp_path)
-    assert "\x1b" not in shown
-    assert "steps/s" not in shown
-    assert "trained 300 steps" in shown
-
-
 def run_on_a_terminal(command: list[str], cwd: Path) -> str:
     """Everything that a command shows on a terminal of 120 columns."""
     ours, theirs = pty.openpty()

@@ -15,7 +15,7 @@ import yaml
 from conftest import final_fingerprint, tiny_values
 from gymnasium import spaces
 
-from rl_training import DQN, ManagedAlgorithm, load_agent
+from rl_training import DQN, PPO, ManagedAlgorithm, load_agent
 from rl_training.errors import CheckpointError, ConfigError, ObservationError, SpaceError
 
 TINY: dict[str, Any] = {
@@ -49,6 +49,29 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> ManagedAlgorithm:
 
 
 # ---------------------------------------------------------------------------------------------------- the whole way
+
+
+def test_fewer_steps_than_learning_needs_are_the_first_part_of_a_run(tmp_path: Path) -> None:
+    """Parts of 30, 60 and 300 steps, where the first update is made after 50, end where one run of 300 does."""
+    whole, parts = (DQN("CartPole-v1", seed=1, total_timesteps=300, output_dir=str(tmp_path / name), **TINY) for name in "ab")
+    whole.learn()
+    for total, updates in ((30, False), (60, True), (300, True)):
+        parts.learn(total)
+        assert parts.result is not None
+        assert parts.result.env_steps == total
+        assert bool(parts.result.updates) is updates
+        assert parts.config.total_timesteps == 300
+    assert_same_weights(whole, parts)
+    for agent in (whole, parts):
+        agent.close()
+    with pytest.raises(ConfigError, match="total_timesteps"):
+        DQN("CartPole-v1", **TINY).learn(0)
+    with pytest.raises(ConfigError, match="learning_starts"):
+        DQN("CartPole-v1", **{**TINY, "total_timesteps": 30})
+    long_rollouts = PPO("CartPole-v1", total_timesteps=300, n_steps=64)
+    long_rollouts.learn(32)
+    assert long_rollouts.result is not None
+    assert long_rollouts.result.updates == 0
 
 
 def test_the_habits_of_the_field(tmp_path: Path) -> None:

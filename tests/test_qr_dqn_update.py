@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learning import must_be
 
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.qr_dqn import QRDQN, QRDQNConfig, quantile_huber_loss, quantile_levels
@@ -74,8 +75,9 @@ def test_levels_are_midpoints() -> None:
     torch.testing.assert_close(quantile_levels(4), torch.tensor([0.125, 0.375, 0.625, 0.875]))
 
 
-def test_minimising_the_loss_finds_the_quantiles() -> None:
-    samples = torch.from_numpy(np.random.default_rng(0).exponential(size=(1, 4000)).astype(np.float32))
+@must_be(below=0.06)
+def error_of_quantiles_found_by_the_loss(seed: int) -> float:
+    samples = torch.from_numpy(np.random.default_rng(seed).exponential(size=(1, 4000)).astype(np.float32))
     taus = quantile_levels(4)
     quantiles = torch.zeros(1, 4, requires_grad=True)
     optimizer = torch.optim.Adam([quantiles], lr=0.05)
@@ -84,7 +86,11 @@ def test_minimising_the_loss_finds_the_quantiles() -> None:
         quantile_huber_loss(quantiles, samples, taus, kappa=0.01).sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     expected = torch.quantile(samples[0], taus)
-    torch.testing.assert_close(quantiles[0].detach(), expected, atol=0.06, rtol=0.0)
+    return float((quantiles[0].detach() - expected).abs().max())
+
+
+def test_minimising_the_loss_finds_the_quantiles() -> None:
+    error_of_quantiles_found_by_the_loss.check()
 
 
 @pytest.mark.parametrize("double", [False, True])

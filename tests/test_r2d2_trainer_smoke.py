@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import family, tiny_config
+from learning import mean_return, must_be
 from recurrent_runs import check_run, check_stored_states
 from replays import priorities_of
 
@@ -84,14 +85,15 @@ def test_the_packaged_paper_config_has_everything_on() -> None:
     assert config.n_step == 5
 
 
-def share_right(algo: str, steps: int, **algo_kwargs: Any) -> float:
-    """How often the greedy policy recalls the cue after 5 steps, when it has trained for so many."""
+def share_right(algo: str, seed: int, **algo_kwargs: Any) -> float:
+    """How often the greedy policy recalls the cue after 5 steps."""
     config = tiny_config(
         algo,
+        seed=seed,
         env_id="rl_training/Recall-v0",
         env_kwargs={"k": 5},
         num_envs=4,
-        total_timesteps=steps,
+        total_timesteps=4000,
         eval={"interval": 0, "final_episodes": 100, "num_envs": 10},
         algo_kwargs={
             "learning_starts": 300,
@@ -104,15 +106,29 @@ def share_right(algo: str, steps: int, **algo_kwargs: Any) -> float:
             **algo_kwargs,
         },
     )
-    result = Trainer(config).train()
-    assert result.evaluation is not None
-    return result.evaluation.mean_return
+    return mean_return(config)
+
+
+#: The cue is the first of an episode's 6 steps, and the answer the last: one sequence holds both, so that gradients reach
+#: from one to the other. Stored states are tested by themselves.
+RECURRENT: dict[str, Any] = {"lstm_size": 16, "lstm_layers": 1, "sequence_length": 6}
+
+
+@must_be(above=0.95)
+def r2d2_recalls(seed: int) -> float:
+    return share_right("r2d2", seed, n_step=3, **RECURRENT)
+
+
+@must_be(above=0.95)
+def drqn_recalls(seed: int) -> float:
+    return share_right("drqn", seed, **RECURRENT)
+
+
+@must_be(below=0.75)
+def dqn_cannot_recall(seed: int) -> float:
+    return share_right("dqn", seed, hidden_sizes=[32])
 
 
 def test_only_memory_solves_a_memory_task() -> None:
-    """The cue is the first of an episode's 6 steps, and the answer the last: one sequence holds both, so that gradients reach
-    from one to the other. Stored states are tested by themselves."""
-    recurrent: dict[str, Any] = {"lstm_size": 16, "lstm_layers": 1, "sequence_length": 6}
-    assert share_right("r2d2", 4000, n_step=3, **recurrent) > 0.95
-    assert share_right("drqn", 4000, **recurrent) > 0.95
-    assert share_right("dqn", 4000, hidden_sizes=[32]) < 0.75
+    for task in (r2d2_recalls, drqn_recalls, dqn_cannot_recall):
+        task.check()

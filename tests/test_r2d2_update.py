@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rl_training.algorithms.drqn import DRQN
 from rl_training.algorithms.r2d2 import R2D2, R2D2Config, rescale, sequence_priorities, unrescale
+from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.types import SequenceBatch, UpdateResult
 
 CASES: dict[str, dict[str, Any]] = {
@@ -257,3 +258,42 @@ def test_the_walk_on_numbers_worked_by_hand() -> None:
     np.testing.assert_allclose(cut["reward"], [1 + 1.8 + 2.43, 2 + 2.7 + 3.24, 3 + 3.6, 4])
     np.testing.assert_allclose(cut["discount"], [0.9**3, 0, 0, 0])
     assert cut["bootstrap"] == [3, 4, 4, 4]
+
+
+@pytest.mark.parametrize("algorithm_class", [R2D2, DRQN])
+def test_a_loss_that_is_summed_over_time_by_hand(algorithm_class: Any) -> None:
+    """The sum over the steps of each sequence and the mean over the sequences, with their weights; padding does not count."""
+    settings: dict[str, Any] = {"sequence_length": 5, "max_grad_norm": None, "loss_over_time": "sum"}
+    algorithm = make_algorithm(algorithm_class, **settings)
+    batch = sample(make_world(algorithm).run(60))
+    steps, sequences = batch.mask.shape
+    assert batch.mask.sum() < steps * sequences  # some are padded
+    weights = torch.linspace(0.2, 1.0, sequences)
+    batch = batch._replace(weights=weights)
+    twin = make_algorithm(algorithm_class, **settings)
+    per_step = twin.loss(batch).loss
+    by_hand = torch.stack(
+        [weights[b] * sum(per_step[t, b] for t in range(steps) if batch.mask[t, b]) for b in range(sequences)]
+    ).mean()
+    expected = torch.cat([part.reshape(-1) for part in torch.autograd.grad(by_hand, list(twin.policy.network.parameters()))])
+    algorithm.update(batch)
+    torch.testing.assert_close(algorithm.optimizer.gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_summed_loss_has_gradients_as_many_times_as_large_as_a_sequence_is_long() -> None:
+    """So epsilon and the clipping norm of the paper mean what they mean there. The metrics stay means."""
+    results = {}
+    for how in ("mean", "sum"):
+        algorithm = make_algorithm(R2D2, sequence_length=5, max_grad_norm=None, loss_over_time=how)
+        batch = sample(make_world(algorithm, end_chance=0.0).run(30))
+        assert (batch.mask == 1).all()
+        results[how] = algorithm.update(batch), algorithm.optimizer.gradient.clone()
+    torch.testing.assert_close(results["sum"][1], 5.0 * results["mean"][1], rtol=1e-4, atol=1e-6)
+    assert results["sum"][0].metrics == results["mean"][0].metrics
+
+
+def test_the_paper_config_sums_over_time() -> None:
+    paper = resolve_config(load_config_data("r2d2/paper")).algo_kwargs
+    assert isinstance(paper, R2D2Config)
+    assert (paper.loss_over_time, paper.adam_eps, paper.max_grad_norm) == ("sum", 1e-3, 40.0)
+    assert R2D2Config().loss_over_time == "mean"

@@ -101,7 +101,7 @@ def test_a_fault_report_does_not_follow_a_link(run: Path, tmp_path: Path) -> Non
     for name in ("fault-step-7.json", ".fault-step-7.json"):
         (run / name).symlink_to(outside)
     opened = open_run(run)
-    fault = EnvironmentFault("broke", env_id="X", env_index=0, episode_seed=3, actions=[1], during="step")
+    fault = EnvironmentFault("broke", env_id="X", env_index=0, episode_seed=3, actions=[1], step=1)
     write_fault_report(opened, fault, opened.config, 7)
     opened.close()
     assert outside.read_text() == "mine"
@@ -173,6 +173,15 @@ def test_a_small_file_has_a_largest_size(run: Path, name: str) -> None:
         file.truncate(2**42)
     with promptly(), pytest.raises(CheckpointError, match="is larger than 4 MiB"):
         _ = open_run(run) if name == "config.yaml" else read_manifest((run / name).parent)
+
+
+@pytest.mark.parametrize("command", ["eval", "predict", "export", "resume"])
+def test_checkpoints_are_in_the_run_itself(
+    run: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "checkpoints").rename(tmp_path / "elsewhere")
+    (run / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    assert_refused(capsys, commands(run, tmp_path)[command], "checkpoints is a symbolic link")
 
 
 @pytest.mark.parametrize("target", ["../../outside", "/etc", "..", "step-0000000240/../../x", "set-aside"])
@@ -282,16 +291,17 @@ def test_policies_are_loaded_while_a_run_writes_and_prunes(run: Path) -> None:
     trainer = threading.Thread(target=train)
     trainer.start()
     said: list[str] = []
-    found = set()
+    found, loads = set[str](), 0
     try:
-        for k in range(120):
-            found.add(load_policy(run if k % 2 else run / "checkpoints" / "latest", said.append)[2].name)
+        with promptly():
+            while loads < 120 or len(found) <= 10:  # both threads get on, however the machine shares its time
+                loads += 1
+                found.add(load_policy(run if loads % 2 else run / "checkpoints" / "latest", said.append)[2].name)
     finally:
         done.set()
         trainer.join()
         opened.close()
     assert (said, failures) == ([], [])
-    assert len(found) > 10
     assert not list((run / "checkpoints").glob(".*"))
 
 

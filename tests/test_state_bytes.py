@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as arrays
 
 from rl_training.errors import CheckpointError
 from rl_training.experiment.checkpoint import read_checkpoint, read_manifest, write_checkpoint
+from rl_training.experiment.registry import get_algorithm
 from rl_training.models import RunningMoments
 from rl_training.runtime.trainer import Trainer
 
@@ -87,9 +88,21 @@ def test_a_key_that_means_an_array_cannot_be_saved(name: str, tmp_path: Path) ->
         write_checkpoint(tmp_path / "c", {"policy": {"x": {name: 3}}}, {})
 
 
-@pytest.mark.parametrize("options", [{}, EVERY_OPTION], ids=["default", "every option"])
-def test_every_algorithm_is_saved_twice_with_the_same_bytes(algo: str, options: dict[str, Any], tmp_path: Path) -> None:
-    config = tiny_config(algo, num_envs=3 if options else 1, algo_kwargs=settings_of(algo, options))
+MASKED = {"env_id": "rl_training_test_envs:Masked-v0", "num_envs": 2}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "default": ({}, {}),
+    "every option": ({"num_envs": 3}, EVERY_OPTION),
+    "masked actions": (MASKED, {"recurrent_cell": "gru", "clip_reward": 0.5}),
+    "own state": ({"env_id": "exactness_envs:Stateful-v0", "num_envs": 2}, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_algorithm_is_saved_twice_with_the_same_bytes(algo: str, case: str, tmp_path: Path) -> None:
+    values, options = CASES[case]
+    if "env_id" in values and "discrete" not in get_algorithm(algo).actions:
+        pytest.skip("the environment has discrete actions")
+    config = tiny_config(algo, **values, algo_kwargs=settings_of(algo, options))
     trainer = Trainer(config)
     trainer.train(100)
     trainer.checkpoints.save_to(tmp_path / "first")

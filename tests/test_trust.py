@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import CLI
 from forgery import OBS, assert_refused, replace_in_all, train_tiny
+from moments import PATIENCE
 
 from rl_training.api import DQN, load_agent
 from rl_training.cli import main
@@ -129,7 +130,7 @@ def test_the_command_as_it_is_typed_in_a_forged_run(run: Path) -> None:
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {group}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[{group}]\nevil = evilmod:f\n")
-    done = subprocess.run([*CLI, *COMMANDS["eval"]], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*CLI, *COMMANDS["eval"]], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (2, "")
     assert str(run / "evilmod.py") in done.stderr
     assert "Traceback" not in done.stderr

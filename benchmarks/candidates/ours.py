@@ -131,9 +131,10 @@ def ppo_compiled(settings: PPOSettings, seed: int) -> Measurement:
 
 
 def ppo(settings: PPOSettings, seed: int, compile_mode: str = "off") -> Measurement:
+    passes = {"n_epochs": settings.n_epochs, "n_minibatches": settings.n_minibatches} if settings.algo == "ppo" else {}
     config = resolve_config(
         {
-            "algo": "recurrent_ppo" if settings.lstm_size else "ppo",
+            "algo": "recurrent_ppo" if settings.lstm_size else settings.algo,
             "compile": compile_mode,
             "env_id": settings.env_id,
             "num_envs": settings.num_envs,
@@ -144,9 +145,8 @@ def ppo(settings: PPOSettings, seed: int, compile_mode: str = "off") -> Measurem
             "algo_kwargs": {
                 "hidden_sizes": settings.hidden_sizes,
                 "n_steps": settings.n_steps,
-                "n_epochs": settings.n_epochs,
-                "n_minibatches": settings.n_minibatches,
                 "learning_rate": settings.learning_rate,
+                **passes,
                 **({"lstm_size": settings.lstm_size} if settings.lstm_size else {}),
             },
         }
@@ -168,7 +168,7 @@ def sac_compiled(settings: SACSettings, seed: int) -> Measurement:
 def sac(settings: SACSettings, seed: int, compile_mode: str = "off") -> Measurement:
     config = resolve_config(
         {
-            "algo": "sac",
+            "algo": settings.algo,
             "compile": compile_mode,
             "env_id": settings.env_id,
             "seed": seed,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from measure import Measurement, Stopwatch, repeat
-from stable_baselines3 import DQN, PPO, SAC
+from stable_baselines3 import A2C, DQN, PPO, SAC, TD3
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.noise import NormalActionNoise
 from workloads import DQNSettings, PPOSettings, ReplaySettings, SACSettings
 
 
@@ -75,8 +76,34 @@ def measure_ppo(algorithm: Any, policy: str, settings: PPOSettings, seed: int, *
     return Measurement(rates={"env steps": rate}, work={"env steps": model.num_timesteps, "updates": updates})
 
 
+def a2c(settings: PPOSettings, seed: int) -> Measurement:
+    model = A2C(
+        "MlpPolicy",
+        make_vec_env(settings.env_id, settings.num_envs, seed=seed),
+        learning_rate=settings.learning_rate,
+        n_steps=settings.n_steps,
+        use_rms_prop=False,  # Adam, as on our side
+        policy_kwargs={"net_arch": list(settings.hidden_sizes)},
+        seed=seed,
+        device="cpu",
+    )
+    watch = Stopwatch()
+    model.learn(settings.total_steps, log_interval=settings.total_steps)
+    rate = watch.rate(model.num_timesteps)
+    return Measurement(rates={"env steps": rate}, work={"env steps": model.num_timesteps, "updates": model._n_updates})
+
+
 def sac(settings: SACSettings, seed: int) -> Measurement:
-    model = SAC(
+    return measure_sac(SAC, settings, seed)
+
+
+def td3(settings: SACSettings, seed: int) -> Measurement:
+    return measure_sac(TD3, settings, seed, action_noise=NormalActionNoise(np.zeros(1), np.full(1, 0.1)))
+
+
+def measure_sac(algorithm: Any, settings: SACSettings, seed: int, **further: Any) -> Measurement:
+    """SAC, or an algorithm with the same settings."""
+    model = algorithm(
         "MlpPolicy",
         make_vec_env(settings.env_id, 1, seed=seed),
         learning_rate=settings.learning_rate,
@@ -88,6 +115,7 @@ def sac(settings: SACSettings, seed: int) -> Measurement:
         policy_kwargs={"net_arch": list(settings.hidden_sizes)},
         seed=seed,
         device="cpu",
+        **further,
     )
     watch = Stopwatch()
     model.learn(settings.total_steps, log_interval=settings.total_steps)

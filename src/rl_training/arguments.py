@@ -84,6 +84,12 @@ def _add_eval(commands: Any) -> None:
     evaluate = _command(commands, "eval", "evaluate a policy over whole episodes", examples)
     evaluate.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
     evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="number of episodes (default 20)")
+    evaluate.add_argument(
+        "--max-episode-steps",
+        type=_positive,
+        metavar="N",
+        help="stop each episode after N steps (default: the run's eval.max_episode_steps)",
+    )
     _add_trust(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
     evaluate.add_argument("--video", type=Path, metavar="FILE", help="record the first episode as a .gif or .mp4")

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rl_training.arguments import make_parser
-from rl_training.errors import ConfigError, ObservationError, RLTrainingError, did_you_mean, one_line, shown
+from rl_training.errors import ConfigError, DivergenceError, ObservationError, RLTrainingError, did_you_mean, one_line, shown
 from rl_training.search_path import forget_current_directory
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer, TrainResult
 
 USER_ERROR = 2
+DIVERGED = 3
 #: Keys that a line of input to `predict` may contain.
 PREDICT_KEYS = ("obs", "action_mask", "reward", "episode_start")
 #: The address space that loading torch takes; with less, it would fail somewhere inside.
@@ -29,7 +30,8 @@ LEAST_ADDRESSES = 800_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0 on success, 2 for a user error, 128 + n after signal n."""
+    """Runs one command and returns its exit code: 0 on success, 2 for a user error, 3 if training diverged or a policy is
+    not finite, 128 + n after signal n."""
     arguments = make_parser().parse_args(argv)
     arguments.command_line = shlex.join(["rl-training", *(sys.argv[1:] if argv is None else argv)])
     warnings.showwarning = _show_warning
@@ -42,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except RLTrainingError as error:
         print(f"error: {error}", file=sys.stderr)
-        return USER_ERROR
+        return DIVERGED if isinstance(error, DivergenceError) else USER_ERROR
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's way to say the same
             raise
@@ -136,14 +138,17 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _run_to_end(trainer: Trainer) -> int:
+    from rl_training.runtime.stopping import TrainerStop
+
     assert trainer.run is not None
     run_dir = shlex.quote(str(trainer.run.path))
     try:
-        result = trainer.train()
+        result = trainer.train(owns_process=True)
+        if result.interrupted_by is not None:
+            print(TrainerStop(trainer).saved(), flush=True)
     finally:
         trainer.close()
     if result.interrupted_by is not None:
-        print(f"stopped and saved at step {result.env_steps}; continue with: rl-training resume {run_dir}")
         return 128 + result.interrupted_by
     _print_summary(result, run_dir)
     return 0
@@ -175,7 +180,7 @@ def _eval(arguments: argparse.Namespace) -> int:
 
     with load_agent(arguments.path, trust_modules=arguments.trust_modules) as agent:
         film = None if arguments.video is None else agent.film(arguments.video)
-        result = agent.evaluate(arguments.episodes)
+        result = agent.evaluate(arguments.episodes, max_episode_steps=arguments.max_episode_steps)
     if film is not None:
         extent = f"the first {film.seconds:.0f} s" if film.cut else f"{film.seconds:.1f} s"
         print(f"recorded {extent} of the first episode to {arguments.video}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Errors that are reported to the user. Each message names the problem and how to fix it.
 
-The command line prints these without a traceback and exits with code 2; anything else is a bug and keeps its
-traceback.
+The command line prints these without a traceback and exits with code 2 (3 if training diverged); anything else is a bug and
+keeps its traceback.
 """
 
 from __future__ import annotations
@@ -61,22 +61,27 @@ class MissingExtraError(RLTrainingError):
         super().__init__(f"this needs the package '{package}'; install it with: pip install 'rl-training[{extra}]'")
 
 
+class DivergenceError(RLTrainingError):
+    """A loss, weights or actions that are no longer finite numbers."""
+
+
 class EnvironmentFault(RLTrainingError):
     """An environment raised an exception, or returned an invalid observation or reward.
 
-    The attributes reproduce the fault: reset with ``episode_seed``, then play ``actions``; the last one fails.
+    The attributes reproduce the fault: reset with ``episode_seed``, then play ``actions``; the last one fails. ``actions`` is
+    None if the episode is longer than what is kept of it, and ``step`` is 0 if the reset failed.
     """
 
     def __init__(
-        self, problem: str, *, env_id: str, env_index: int, episode_seed: int, actions: Sequence[Any], during: str
+        self, problem: str, *, env_id: str, env_index: int, episode_seed: int, actions: Sequence[Any] | None, step: int
     ) -> None:
         self.problem = problem
         self.env_id = env_id
         self.env_index = env_index
         self.episode_seed = episode_seed
-        self.actions = list(actions)
-        self.during = during
-        where = "in reset" if during == "reset" else f"at step {len(self.actions)} of its episode"
+        self.actions = None if actions is None else list(actions)
+        self.step = step
+        where = f"at step {step} of its episode" if step else "in reset"
         super().__init__(f"environment {env_id} (index {env_index}, episode seed {episode_seed}) {where}: {problem}")
 
 

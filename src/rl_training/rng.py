@@ -24,6 +24,13 @@ def derive_seed(seed: int, *keys: str | int) -> int:
     return int(_seed_sequence(seed, *keys).generate_state(1)[0] >> 1)
 
 
+#: Streams of the seeds of episodes. The evaluation after training and every later one have a stream of their own, because the
+#: best checkpoint was chosen by its return in the episodes of the evaluations during training.
+TRAINING_EPISODES = "env"
+SELECTION_EPISODES = "eval"
+FINAL_EPISODES = "final_eval"
+
+
 class RandomStreams:
     """Generators by name, each created from (seed, name) on first use."""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.algorithms.config import Positive, PositiveNumber, ScheduledPositive
 from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
-from rl_training.algorithms.sac import EntropyConfig, GaussianPolicy, SoftActorCritic
+from rl_training.algorithms.sac import SOFT_N_STEP, EntropyConfig, GaussianPolicy, SoftActorCritic
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.errors import SpaceError
 from rl_training.models.cnn import CNNDrQModel
@@ -29,6 +29,7 @@ class DrQConfig(PixelConfig, EntropyConfig):
         1e-3, description="learning rate of actor, critic and temperature, a number or a schedule"
     )
     batch_size: Positive = Field(128, description="transitions in one update")
+    n_step: Positive = Field(1, description=SOFT_N_STEP)
     alpha: PositiveNumber = Field(0.1, description="temperature, the weight of the entropy; its initial value if learned")
     learn_alpha: bool = Field(False, description="learn the temperature so that the entropy approaches target_entropy")
     encoder: Literal["nature", "paper"] = Field(

@@ -3,21 +3,19 @@ randomly shifted images."""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.config import Count, Number, Positive, PositiveNumber, ScheduledPositive
-from rl_training.algorithms.continuous import ContinuousPolicy
+from rl_training.algorithms.continuous import NoisyPolicy, noisy_action
 from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
 from rl_training.algorithms.sac import twin_critic_loss
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.models.cnn import CNNDrQv2Model
-from rl_training.models.continuous import ContinuousActorCritic
 from rl_training.models.mlp import Style
 from rl_training.schedules import LinearSchedule, Schedule
-from rl_training.types import Array, SpaceSpec, TransitionBatch
+from rl_training.types import SpaceSpec, TransitionBatch
 
 __all__ = ["DrQv2", "DrQv2Config", "drqv2_actor_loss", "drqv2_target"]
 
@@ -51,26 +49,6 @@ def drqv2_actor_loss(q: Tensor) -> StageLoss:
     return StageLoss(-torch.minimum(q[0], q[1]))
 
 
-def noisy_action(mean: Tensor, noise: Tensor, std: float, clip: float) -> Tensor:
-    """The mean plus clipped noise, clipped to [-1, 1]; the gradient reaches the mean as if the sum were not clipped."""
-    assert mean.shape == noise.shape
-    action = mean + (std * noise).clamp(-clip, clip)
-    return action + (action.clamp(-1.0, 1.0) - action).detach()
-
-
-class NoisyPolicy(ContinuousPolicy):
-    """Adds noise with a scheduled standard deviation to the actor's action."""
-
-    def __init__(self, network: ContinuousActorCritic, spec: SpaceSpec, config: DrQv2Config) -> None:
-        super().__init__(network, spec, config)
-        self.noise = config.noise_schedule()
-
-    def explore(self, output: Array, rng: np.random.Generator, env_steps: int) -> Array:
-        noise = rng.standard_normal(output.shape, np.float32)
-        action: Array = np.clip(np.tanh(output) + np.float32(self.noise(env_steps)) * noise, -1.0, 1.0)
-        return action
-
-
 class DrQv2(PixelAlgorithm[DrQv2Config]):
     """DrQ-v2: deterministic policy gradients on randomly shifted images (Yarats et al. 2021)."""
 
@@ -94,7 +72,7 @@ class DrQv2(PixelAlgorithm[DrQv2Config]):
             orthogonal=config.init == "orthogonal",
             encoder=None if custom is None else custom.make_one(spec.observation, generator),
         )
-        return NoisyPolicy(network, spec, config)
+        return NoisyPolicy(network, spec, config, config.noise_schedule())
 
     def critic_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
         critic = self.policy.network.critic

@@ -23,6 +23,7 @@ from rl_training.algorithms.update import Known, Stage, StageLoss, Update
 from rl_training.data import Rollout
 from rl_training.models import ActorCritic, EncoderConfig, RecurrentActorCritic
 from rl_training.models.action_head import FORBIDDEN, ActionHead
+from rl_training.models.interfaces import ActionNetwork
 from rl_training.models.observation import encode_observation
 from rl_training.schedules import Schedule
 from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, UpdateResult
@@ -49,9 +50,9 @@ def gae(reward: Array, value: Array, next_value: Array, discount: Array, trace: 
 class ActorCriticPolicy(Policy):
     """Samples from the actor's distribution. The deterministic action is its mode."""
 
-    network: ActorCritic
+    network: ActionNetwork
 
-    def __init__(self, network: ActorCritic, spec: SpaceSpec) -> None:
+    def __init__(self, network: ActionNetwork, spec: SpaceSpec) -> None:
         super().__init__(network, spec)
         self._output: Callable[[Array], Array] | None = None
 
@@ -78,7 +79,7 @@ def choose_actions(head: ActionHead, output: Array, carry: Carry, given: ActInpu
 class ActorModule(ExportModule):
     """Raw observations -> the most likely environment actions, and the logits or means they come from."""
 
-    def __init__(self, network: ActorCritic, spec: SpaceSpec) -> None:
+    def __init__(self, network: ActionNetwork, spec: SpaceSpec) -> None:
         super().__init__()
         self.network = network
         self.spec = spec

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.config import AlgorithmConfig
+from rl_training.models.encoder import widest_float
 from rl_training.types import State
 
 T = TypeVar("T")
@@ -167,7 +168,8 @@ class FlatAdam(FlatOptimizer):
         steps.add_(1.0)
         mean.lerp_(gradient, 1.0 - self._betas[0])
         square.mul_(self._betas[1]).addcmul_(gradient, gradient, value=1.0 - self._betas[1])
-        correction, correction_square = (1.0 - beta ** steps.double() for beta in self._betas)
+        exponent = steps.to(widest_float(steps.device))
+        correction, correction_square = (1.0 - beta**exponent for beta in self._betas)
         size, root = (learning_rate / correction).float(), correction_square.sqrt().float()
         parameters.sub_(size * mean / (square.sqrt() / root + self._eps))
 

@@ -7,13 +7,14 @@ from typing import ClassVar, TypeVar
 from pydantic import Field
 
 from rl_training.algorithms.config import ConvLayers, Count, Fraction, Init, Positive
-from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousConfig
+from rl_training.algorithms.continuous import ContinuousAlgorithm
+from rl_training.algorithms.off_policy import OffPolicyActorCriticConfig
 from rl_training.data import random_shift
 from rl_training.errors import SpaceError
 from rl_training.types import SpaceSpec, TransitionBatch
 
 
-class PixelConfig(ContinuousConfig):
+class PixelConfig(OffPolicyActorCriticConfig):
     """Settings of the algorithms that learn from images."""
 
     buffer_size: Positive = Field(100_000, description="transitions kept for replay")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,11 @@ class RecurrentValueConfig(QLearningConfig):
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
     forget_bias: Number = Field(1.0, description="initial forget-gate bias of the LSTM, for a longer memory; a GRU has none")
     hidden_sizes: tuple[Positive, ...] = Field((64,), description="widths of the hidden layers after the LSTM")
+    loss_over_time: Literal["mean", "sum"] = Field(
+        "mean",
+        description="mean: over all steps of a batch; sum: over the steps of each sequence, then the mean over sequences, "
+        "which makes gradients up to sequence_length times as large",
+    )
     huber_delta: PositiveNumber = Field(1.0, description="threshold of the Huber loss: TD errors beyond it count linearly")
 
 
@@ -196,12 +201,13 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     def stage_loss(self, batch: SequenceBatch, known: Known) -> StageLoss:
         output = self.loss(batch)
         share = batch.mask / batch.mask.sum()  # the mean over real steps
+        reduction = share if self.config.loss_over_time == "mean" else batch.mask / batch.mask.shape[1]
         loss = output.loss if batch.weights is None else output.loss * batch.weights
         kept = {"share": share}
         priorities = self.priorities(output.error, batch.mask)
         if priorities is not None:
             kept["priority"] = priorities
-        return StageLoss(loss, output.metrics, kept, share)
+        return StageLoss(loss, output.metrics, kept, reduction)
 
     def loss(self, batch: SequenceBatch) -> SequenceLoss:
         """The per-step loss. Both networks unroll from the stored state through the rows from which the targets bootstrap."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import TypeVar
 
 import numpy as np
@@ -11,7 +12,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.config import Number, Positive, PositiveNumber
-from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousConfig, ContinuousPolicy, custom_encoders
+from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousPolicy, custom_encoders
+from rl_training.algorithms.off_policy import OffPolicyActorCritic, OffPolicyActorCriticConfig, VectorConfig
 from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.update import Known, Stage, StageLoss
 from rl_training.models.continuous import GaussianActorCritic, MLPActorCritic, squashed_sample
@@ -20,9 +22,16 @@ from rl_training.types import Array, SpaceSpec, State, TransitionBatch
 __all__ = ["SAC", "SACConfig", "sac_actor_loss", "sac_target", "temperature_loss", "twin_critic_loss"]
 
 
-class EntropyConfig(ContinuousConfig):
+SOFT_N_STEP = (
+    "rewards summed in one transition; above 1, the target leaves out the entropy of the states between: it would need the "
+    "current policy's log-probabilities there, but a transition in replay does not hold these states"
+)
+
+
+class EntropyConfig(OffPolicyActorCriticConfig):
     """Settings of SAC and of the algorithms based on it."""
 
+    n_step: Positive = Field(1, description=SOFT_N_STEP)
     alpha: PositiveNumber = Field(1.0, description="temperature, the weight of the entropy; its initial value if learned")
     learn_alpha: bool = Field(True, description="learn the temperature so that the entropy approaches target_entropy")
     target_entropy: Number | None = Field(
@@ -33,11 +42,10 @@ class EntropyConfig(ContinuousConfig):
 EntropyConfigT = TypeVar("EntropyConfigT", bound=EntropyConfig)
 
 
-class SACConfig(EntropyConfig):
+class SACConfig(VectorConfig, EntropyConfig):
     """Settings of SAC."""
 
     buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
-    normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
 
 
 def sac_target(
@@ -53,8 +61,8 @@ def sac_target(
 
 
 def twin_critic_loss(q: Tensor, target: Tensor) -> StageLoss:
-    """Squared errors of both critics, summed: (2, batch), (batch,) -> one number per sample."""
-    assert q.shape == (2, *target.shape)
+    """Squared errors of all critics, summed: (critic, batch), (batch,) -> one number per sample."""
+    assert q.shape[1:] == target.shape
     loss = (q - target.detach()).square().sum(dim=0)
     return StageLoss(loss, {"q_value_mean": q.detach()[0], "target_q_mean": target.detach()})
 
@@ -91,15 +99,17 @@ class GaussianPolicy(ContinuousPolicy):
         return action
 
 
-class SoftActorCritic(ContinuousAlgorithm[EntropyConfigT]):
-    """SAC's losses and temperature, for any Gaussian actor."""
+class EntropyAlgorithm(OffPolicyActorCritic[EntropyConfigT]):
+    """An actor-critic with an entropy bonus and its temperature. The actor's loss measures ``log_prob_mean``."""
 
-    policy: GaussianPolicy
+    @abstractmethod
+    def default_target_entropy(self) -> float:
+        """The entropy that the temperature aims for unless another one is configured."""
 
     def build(self) -> None:
         super().build()
         config, target = self.config, self.config.target_entropy
-        self.target_entropy = -float(self.policy.network.actions) if target is None else target
+        self.target_entropy = self.default_target_entropy() if target is None else target
         self.temperature = Temperature(config.alpha).to(self.target_network.vector.device)
         self.temperature_optimizer = make_optimizer(self.temperature, config, max_norm=None, weight_decay=0.0)
 
@@ -107,36 +117,9 @@ class SoftActorCritic(ContinuousAlgorithm[EntropyConfigT]):
     def alpha(self) -> Tensor:
         return self.temperature.log_alpha.detach().exp()
 
-    def critic_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
-        with torch.no_grad():
-            target = self.target_values(batch.next_obs, batch.reward, batch.discount, known["critic_noise"])
-        critic = self.policy.network.critic
-        return twin_critic_loss(critic.values(critic.encode(batch.obs), batch.action), target)
-
-    def target_values(self, next_obs: Tensor, reward: Tensor, discount: Tensor, noise: Tensor) -> Tensor:
-        """One target for each row of ``next_obs``."""
-        network = self.policy.network
-        seen = network.critic.encode(next_obs) if network.shared_encoder else next_obs
-        action, log_prob = self.draw(seen, noise)
-        return sac_target(reward, discount, self.target.values(self.target.encode(next_obs), action), log_prob, self.alpha)
-
-    def actor_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
-        obs = batch.obs[: len(batch.reward)]  # the first view
-        with torch.no_grad():
-            encoded = self.frozen_critic.encode(obs)  # encoded again because the critic's step has changed the encoder
-        action, log_prob = self.draw(encoded if self.policy.network.shared_encoder else obs, known["actor_noise"])
-        output = sac_actor_loss(log_prob, self.frozen_critic.values(encoded, action), self.alpha)
-        return output._replace(metrics={**output.metrics, "alpha": self.alpha})
-
     def temperature_stage_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
         """The temperature's loss, from the log-probabilities of the actor's stage."""
         return StageLoss(temperature_loss(self.temperature.log_alpha, known["log_prob_mean"], self.target_entropy))
-
-    def draw(self, seen: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples an action for each row of the actor's input; returns it with its log-density."""
-        network = self.policy.network
-        mean, log_std = network.distribution(network.actor(seen))
-        return squashed_sample(mean, log_std, noise)
 
     def make_stages(self) -> list[Stage[TransitionBatch]]:
         stages = super().make_stages()
@@ -164,6 +147,42 @@ class SoftActorCritic(ContinuousAlgorithm[EntropyConfigT]):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.temperature.log_alpha.data.copy_(state["log_alpha"])
+
+
+class SoftActorCritic(EntropyAlgorithm[EntropyConfigT], ContinuousAlgorithm[EntropyConfigT]):
+    """SAC's losses, for any Gaussian actor."""
+
+    policy: GaussianPolicy
+
+    def default_target_entropy(self) -> float:
+        return -float(self.policy.network.actions)
+
+    def critic_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
+        with torch.no_grad():
+            target = self.target_values(batch.next_obs, batch.reward, batch.discount, known["critic_noise"])
+        critic = self.policy.network.critic
+        return twin_critic_loss(critic.values(critic.encode(batch.obs), batch.action), target)
+
+    def target_values(self, next_obs: Tensor, reward: Tensor, discount: Tensor, noise: Tensor) -> Tensor:
+        """One target for each row of ``next_obs``."""
+        network = self.policy.network
+        seen = network.critic.encode(next_obs) if network.shared_encoder else next_obs
+        action, log_prob = self.draw(seen, noise)
+        return sac_target(reward, discount, self.target.values(self.target.encode(next_obs), action), log_prob, self.alpha)
+
+    def actor_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
+        obs = batch.obs[: len(batch.reward)]  # the first view
+        with torch.no_grad():
+            encoded = self.frozen_critic.encode(obs)  # encoded again because the critic's step has changed the encoder
+        action, log_prob = self.draw(encoded if self.policy.network.shared_encoder else obs, known["actor_noise"])
+        output = sac_actor_loss(log_prob, self.frozen_critic.values(encoded, action), self.alpha)
+        return output._replace(metrics={**output.metrics, "alpha": self.alpha})
+
+    def draw(self, seen: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples an action for each row of the actor's input; returns it with its log-density."""
+        network = self.policy.network
+        mean, log_std = network.distribution(network.actor(seen))
+        return squashed_sample(mean, log_std, noise)
 
 
 class SAC(SoftActorCritic[SACConfig]):

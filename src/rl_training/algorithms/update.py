@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from rl_training.algorithms import compiled_graph
 from rl_training.algorithms.compiled_graph import Groups, SubstitutedNetworks
 from rl_training.algorithms.optimizer import FlatOptimizer, flatten_parameters
+from rl_training.models.encoder import widest_float
 from rl_training.schedules import Schedule
 from rl_training.types import State
 
@@ -279,7 +280,8 @@ class _CompiledStages(Generic[InputT]):
         self._size = len(fields)
         self._fields = [i for i, value in enumerate(fields) if isinstance(value, Tensor)]
         self._draws = [name for stage in stages for name in stage.draws]
-        number = torch.zeros((), dtype=torch.float64, device=self._vectors[0].device)
+        device = self._vectors[0].device
+        number = torch.zeros((), dtype=widest_float(device), device=device)
         self._settings = {name: number.clone() for name in schedules}
         self._shares = {name: number.clone() for name in targets}
         self._last: dict[int, float] = {}  # what the tensors of settings and shares hold

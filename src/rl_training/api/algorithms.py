@@ -22,14 +22,15 @@ from typing_extensions import Self
 from rl_training.algorithms.config import old_names
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv, env_name
-from rl_training.errors import ConfigError, SpaceError, did_you_mean
+from rl_training.envs.limit import EpisodeLimit
+from rl_training.errors import ConfigError, DivergenceError, SpaceError, did_you_mean
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig, load_config_data, rename_old, resolve_config
 from rl_training.experiment.registry import AlgorithmClass, algorithms, built_in, get_algorithm, name_of
 from rl_training.experiment.run import TRAINING_PARTS, Run, run_of
 from rl_training.experiment.trust import Trust
 from rl_training.models.custom import NetworkFunction
-from rl_training.rng import RandomStreams
+from rl_training.rng import FINAL_EPISODES, RandomStreams
 from rl_training.runtime.cadence import cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.export import export_policy
@@ -70,6 +71,7 @@ class ManagedAlgorithm:
         self._policy: Policy | None = None
         self._checkpoint: Path | None = None
         self._closed = False
+        self._divergence: str | None = None  # why the policy cannot be used
         self._trust: Trust | None = None  # of a loaded agent, whose config is not the user's own
         self._predict_rng = RandomStreams(config.seed)["predict"]
 
@@ -115,7 +117,7 @@ class ManagedAlgorithm:
         if self._closed:
             raise ConfigError("the agent is closed and cannot learn; load or resume it again")
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
-        asked = self.config.with_values(total_timesteps=total)
+        asked = self._config_for(total)
         started = self._trainer is not None and self._trainer.env_steps > 0
         if not started or total > self.config.total_timesteps:  # a started run can be stopped early, not shortened
             self.config = asked
@@ -132,19 +134,35 @@ class ManagedAlgorithm:
             trainer.run.extend(self.config.total_timesteps)
         trainer.config = self.config
         trainer.progress = choose_progress() if progress else Progress()
-        self.result = trainer.train(total)
+        try:
+            self.result = trainer.train(total)
+        except DivergenceError as error:
+            self._divergence = str(error)
+            raise
         if self.result.interrupted_by == signal.SIGINT:
             raise KeyboardInterrupt
         if self.result.interrupted_by is not None:
             raise SystemExit(128 + self.result.interrupted_by)
         return self
 
-    def evaluate(self, episodes: int = 20) -> EvaluationResult:
-        """Whole episodes of the deterministic policy, on environments and seeds that training never sees."""
+    def _config_for(self, total: int) -> TrainConfig:
+        """The config of a run that has this many steps in all. Fewer than learning needs are the first part of the configured
+        run, whose total then stays."""
+        try:
+            return self.config.with_values(total_timesteps=total)
+        except ConfigError:
+            if not isinstance(total, int) or not 0 < total < self.config.total_timesteps:
+                raise
+            return self.config
+
+    def evaluate(self, episodes: int = 20, *, max_episode_steps: int | None = None) -> EvaluationResult:
+        """Whole episodes of the deterministic policy, on environments and seeds that training never sees. An episode is
+        stopped after ``max_episode_steps`` (default: the setting ``eval.max_episode_steps``)."""
         if self._trainer is None and self._policy is not None:  # a loaded agent needs only its policy and config
-            result = self._evaluate_loaded(self._policy, episodes)
+            most = max_episode_steps or self.config.eval.max_episode_steps
+            result = self._evaluate_loaded(self.policy, episodes, EpisodeLimit(most, self.config.env_id))
         else:
-            result = self._get_trainer().evaluate(episodes)
+            result = self._get_trainer().evaluate(episodes, max_episode_steps=max_episode_steps)
         assert result is not None
         return result
 
@@ -153,12 +171,12 @@ class ManagedAlgorithm:
         if self._trust is not None and self._factory is None and not self.config.env_from_python:
             self._trust.require_env(self.config.env_id)
 
-    def _evaluate_loaded(self, policy: Policy, episodes: int) -> EvaluationResult | None:
+    def _evaluate_loaded(self, policy: Policy, episodes: int, limit: EpisodeLimit) -> EvaluationResult | None:
         self._require_trusted_env()
-        with contextlib.closing(make_pool(self.config, self._factory, "eval", self.config.eval.num_envs)) as pool:
+        with contextlib.closing(make_pool(self.config, self._factory, FINAL_EPISODES, self.config.eval.num_envs)) as pool:
             _require_spaces(policy, pool.spec)
             with cpu_threads(self.config.threads):
-                return evaluate_policy(policy, pool, episodes)
+                return evaluate_policy(policy, pool, episodes, limit=limit)
 
     def film(self, path: str | Path) -> Film:
         """Writes a video (.gif or .mp4) of an evaluation's first episode."""
@@ -255,6 +273,8 @@ class ManagedAlgorithm:
 
     @property
     def policy(self) -> Policy:
+        if self._divergence is not None:
+            raise DivergenceError(self._divergence)
         if self._trainer is not None:
             return self._trainer.policy
         if self._policy is None:

@@ -9,7 +9,7 @@ consecutive slots, so n-step sums are computed here.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rl_training.data.memory import require_memory
 from rl_training.data.prioritized_replay_buffer import PriorityIndex
+from rl_training.data.segments import Ring, SegmentedBuffer
 from rl_training.data.slot_columns import SlotColumns, StackCheck
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import CheckpointError
@@ -71,7 +72,7 @@ def _layout(frame: np.dtype[Any], action: np.dtype[Any], masked_actions: int) ->
     return layout
 
 
-class EpisodeRings(SlotColumns, ABC):
+class EpisodeRings(SlotColumns, SegmentedBuffer):
     """The rings. A subclass defines which items a step completes (``_items``) and how far back an item reaches (``_reach``),
     and builds batches with ``_take`` and ``_observations``."""
 
@@ -134,24 +135,29 @@ class EpisodeRings(SlotColumns, ABC):
     def state_dict(self) -> State:
         """A copy of the used part of the rings, including incomplete windows."""
         used = self._used_slots()
+        columns = {name: self._per_env(name)[:, :used].copy() for name in self._columns}
+        return {**self._counters(), "columns": columns, "queue": self._queue.copy()}
+
+    def _counters(self) -> State:
         return {
             "fits": self._fits(),
-            "columns": {name: self._per_env(name)[:, :used].copy() for name in self._columns},
-            "queue": self._queue.copy(),
             "rings": [dict(vars(ring)) for ring in self._rings],
             "priorities": None if self._priorities is None else self._priorities.state_dict(self.num_envs * self._slots),
         }
 
     def load_state_dict(self, state: State) -> None:
+        self._load_counters(state)
+        self._queue[:] = state["queue"]
+        for name, saved in state["columns"].items():
+            self._per_env(name)[:, : self._used_slots()] = saved
+
+    def _load_counters(self, state: State) -> None:
         if state["fits"] != self._fits():
             raise CheckpointError(
                 f"the saved replay ({_describe(state['fits'])}) does not fit this buffer ({_describe(self._fits())}); "
                 "resume with the settings that the run was started with"
             )
         self._rings = [_Ring(**ring) for ring in state["rings"]]
-        self._queue[:] = state["queue"]
-        for name, saved in state["columns"].items():
-            self._per_env(name)[:, : self._used_slots()] = saved
         if self._priorities is not None:
             self._priorities.load_state_dict(state["priorities"])
 
@@ -222,6 +228,8 @@ class EpisodeRings(SlotColumns, ABC):
         overwritten = ring.written - self._slots
         while len(ring) and self._reach(env, self._oldest(env)) <= overwritten:
             self._retire(env)
+        if self._unsaved is not None:
+            self._unsaved.before_writing(f"env{env}", ring.written + 1)
         slot = self._slot(env, ring.written)
         self._columns["frame"][slot] = frame
         self._columns["age"][slot] = min(age, self.stack - 1)
@@ -277,6 +285,33 @@ class EpisodeRings(SlotColumns, ABC):
         return slots
 
     # -- saving
+
+    def rings(self) -> list[Ring]:
+        return [
+            Ring(f"env{env}", {name: self._per_env(name)[env] for name in self._columns}, ring.written, self._settled(env))
+            for env, ring in enumerate(self._rings)
+        ]
+
+    def _settled(self, env: int) -> int:
+        """The position below which no slot is written until it is overwritten: its n-step window is complete."""
+        return self._rings[env].waiting
+
+    @property
+    def rest_nbytes(self) -> int:
+        return self._queue.nbytes + (0 if self._priorities is None else self._priorities.leaf_nbytes)
+
+    def rest_dict(self) -> State:
+        return {**self._counters(), "queue": [self._queue[env, self._entries(env)] for env in range(self.num_envs)]}
+
+    def load_rest_dict(self, state: State) -> None:
+        self._load_counters(state)
+        for env, saved in enumerate(state["queue"]):
+            self._queue[env, self._entries(env)] = saved
+
+    def _entries(self, env: int) -> NDArray[np.int64]:
+        """Where the queue has the items of an environment, oldest first."""
+        entries: NDArray[np.int64] = np.arange(self._rings[env].retired, self._rings[env].queued) % self._queue.shape[1]
+        return entries
 
     def _used_slots(self) -> int:
         return min(self._slots, max(ring.written for ring in self._rings))

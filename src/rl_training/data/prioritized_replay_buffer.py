@@ -33,6 +33,11 @@ class PriorityIndex:
         """The memory of the priorities."""
         return self._tree.nbytes
 
+    @property
+    def leaf_nbytes(self) -> int:
+        """The memory of what ``state_dict`` copies of them."""
+        return 8 * self._tree.capacity
+
     def add(self, indices: NDArray[np.int64]) -> None:
         """Gives new items at these indices the largest priority."""
         self._tree.set(indices, np.full(len(indices), self._largest**self.alpha))
@@ -97,4 +102,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
+        self._priorities.load_state_dict(state)
+
+    @property
+    def rest_nbytes(self) -> int:
+        return self._priorities.leaf_nbytes
+
+    def rest_dict(self) -> State:
+        return {**super().rest_dict(), **self._priorities.state_dict(len(self))}
+
+    def load_rest_dict(self, state: State) -> None:
+        super().load_rest_dict(state)
         self._priorities.load_state_dict(state)

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, EpisodeRings, equal_shares
+from rl_training.data.segments import Ring
 from rl_training.errors import ConfigError
 from rl_training.types import Array, Carry, SequenceBatch, State, Step, reset_rows
 
@@ -153,6 +154,8 @@ class RecurrentReplayBuffer(EpisodeRings):
             begin = position + self.burn_in  # the burn-in of a sequence that starts there starts here
             whole_strides, rest = divmod(begin - self._episode[env], self._stride)
             if whole_strides and not rest:
+                if self._unsaved is not None:
+                    self._unsaved.before_writing(f"states{env}", begin // self._stride + 1)
                 for states, state in zip(self._states, recorded.state, strict=True):
                     states[self._slot(env, begin) // self._stride] = state[env]
 
@@ -250,13 +253,33 @@ class RecurrentReplayBuffer(EpisodeRings):
     def state_dict(self) -> State:
         used = -(-(self._used_slots() + self.burn_in) // self._stride)
         states = [self._states_per_env(array)[:, :used].copy() for array in self._states]
-        return {**super().state_dict(), "states": states, "episode": list(self._episode), "next": list(self._next)}
+        return {**super().state_dict(), "states": states}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         for array, saved in zip(self._states, state["states"], strict=True):
             self._states_per_env(array)[:, : saved.shape[1]] = saved
+
+    def _counters(self) -> State:
+        return {**super()._counters(), "episode": list(self._episode), "next": list(self._next)}
+
+    def _load_counters(self, state: State) -> None:
+        super()._load_counters(state)
         self._episode, self._next = list(state["episode"]), list(state["next"])
+
+    def rings(self) -> list[Ring]:
+        return super().rings() + [self._ring_of_states(env) for env in range(self.num_envs) if self._states]
+
+    def _settled(self, env: int) -> int:
+        return min(super()._settled(env), self._next[env])  # a sequence's first slot is written when it is complete
+
+    def _ring_of_states(self, env: int) -> Ring:
+        """States are written in order, each when the burn-in of its sequence starts."""
+        columns = {str(i): self._states_per_env(array)[env] for i, array in enumerate(self._states)}
+        newest = self._rings[env].written - 2 + self.burn_in  # the last position of which a state may have been written
+        started = self._rings[env].written >= 2
+        written, settled = (newest // self._stride + 1, (newest + 1) // self._stride) if started else (0, 0)
+        return Ring(f"states{env}", columns, written, settled)
 
     def _states_per_env(self, states: Array) -> Array:
         return states.reshape(self.num_envs, -1, *states.shape[1:])

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.data.segments import ReadBlock, SegmentedBuffer, Snapshot
 from rl_training.types import Array, Carry, State, Step
 
 
@@ -123,6 +124,30 @@ class Replay(Generic[BatchT]):
 
     def load_state_dict(self, state: State) -> None:
         self.buffer.load_state_dict(state)
+
+    def snapshot(self) -> Snapshot:
+        """What is stored, to be saved while training continues. A buffer without rings is copied whole."""
+        if isinstance(self.buffer, SegmentedBuffer):
+            return self.buffer.snapshot()
+        return Snapshot(self.buffer.state_dict(), ())
+
+    @property
+    def snapshot_nbytes(self) -> int:
+        """The most memory that a snapshot takes."""
+        return self.buffer.snapshot_nbytes if isinstance(self.buffer, SegmentedBuffer) else self.buffer.nbytes
+
+    def load_snapshot(self, state: State, read: ReadBlock) -> None:
+        """Loads a saved snapshot; ``read`` gives its blocks."""
+        if isinstance(self.buffer, SegmentedBuffer) and state["rings"]:
+            self.buffer.load_snapshot(state, read)
+        else:
+            self.buffer.load_state_dict(state["rest"])
+
+    def rest_dict(self, *, whole: bool) -> State:
+        """What a snapshot has beside its rings; with ``whole``, what it has of a buffer without rings."""
+        if isinstance(self.buffer, SegmentedBuffer) and not whole:
+            return self.buffer.rest_dict()
+        return self.buffer.state_dict()
 
     def open_state_dict(self) -> State:
         """What is still being recorded, such as incomplete n-step windows."""

@@ -13,11 +13,15 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.data.memory import require_memory
+from rl_training.data.segments import Ring, SegmentedBuffer
 from rl_training.errors import CheckpointError
 from rl_training.types import Array, State, TransitionBatch, Transitions
 
+#: The name of the ring in a checkpoint.
+RING = "transitions"
 
-class ReplayBuffer:
+
+class ReplayBuffer(SegmentedBuffer):
     """The newest ``capacity`` transitions. The memory is one torch tensor, which is written and gathered through numpy views.
 
     With ``reuse_batches`` a batch is only valid until the next one of its size, which uses the same memory. This saves a
@@ -49,6 +53,7 @@ class ReplayBuffer:
         self._rng = rng
         self._device = torch.device(device)
         self._next, self._size = 0, 0
+        self._written = 0  # transitions added so far
         self._reused: dict[int, tuple[NDArray[np.void], TransitionBatch]] | None = {} if reuse_batches else None
 
     @staticmethod
@@ -88,6 +93,8 @@ class ReplayBuffer:
         start = self._next
         single = np.ndim(transitions.reward) == 0
         count = 1 if single else len(transitions.reward)
+        if self._unsaved is not None:
+            self._unsaved.before_writing(RING, self._written + count)
         rows: int | slice | NDArray[np.int64] = start if single else slice(start, start + count)
         kept = slice(None)
         if start + count > self.capacity:  # wraps around; if the batch is longer than the ring, keeps the newest
@@ -95,6 +102,7 @@ class ReplayBuffer:
             kept = slice(-self.capacity, None)
         for column, value in zip(self._columns, transitions, strict=False):  # there may be no mask
             column[rows] = value if single or value is None else value[kept]
+        self._written += count
         self._next = (start + count) % self.capacity
         self._size = min(self._size + count, self.capacity)
 
@@ -144,11 +152,30 @@ class ReplayBuffer:
     def load_state_dict(self, state: State) -> None:
         records: torch.Tensor = state["records"]
         if state["capacity"] != self.capacity or records.shape[1] != self._record.itemsize:
-            raise CheckpointError(
-                f"the saved replay (capacity {state['capacity']}, {records.shape[1]} bytes per transition) does not fit this "
-                f"buffer (capacity {self.capacity}, {self._record.itemsize} bytes); resume with the settings that the run "
-                "was started with"
-            )
+            raise self._misfit(state["capacity"], records.shape[1])
         self._size = len(records)
         self._bytes[: self._size] = records
         self._next = int(state["next"])
+        self._written = self._next + (self.capacity if self._size == self.capacity else 0)
+
+    def rings(self) -> list[Ring]:
+        return [Ring(RING, {"records": self._bytes.numpy()}, written=self._written, settled=self._written)]
+
+    @property
+    def rest_nbytes(self) -> int:
+        return 0
+
+    def rest_dict(self) -> State:
+        return {"written": self._written, "capacity": self.capacity, "record_bytes": self._record.itemsize}
+
+    def load_rest_dict(self, state: State) -> None:
+        if (state["capacity"], state["record_bytes"]) != (self.capacity, self._record.itemsize):
+            raise self._misfit(state["capacity"], state["record_bytes"])
+        self._written = int(state["written"])
+        self._size, self._next = min(self._written, self.capacity), self._written % self.capacity
+
+    def _misfit(self, capacity: int, record_bytes: int) -> CheckpointError:
+        return CheckpointError(
+            f"the saved replay (capacity {capacity}, {record_bytes} bytes per transition) does not fit this buffer (capacity "
+            f"{self.capacity}, {self._record.itemsize} bytes); resume with the settings that the run was started with"
+        )

@@ -1,8 +1,8 @@
 """N environments stepped together. The pool does the resets, the seeding and the episode statistics itself.
 
 Every episode has its own seed, derived from (run seed, stream, env index, episode number), so the state of a deterministic
-environment is (episode seed, actions since reset). A checkpoint stores only these; ``load_state_dict`` replays the
-actions and compares the observation that it reaches with the stored one.
+environment is (episode seed, actions since reset). A checkpoint stores these with digests of what they gave;
+``load_state_dict`` replays the actions and compares. An environment can also save its state itself (``own_state.py``).
 
 A step is all or nothing: if an environment fails, the pool's bookkeeping does not change and still describes the state
 before the step.
@@ -11,20 +11,24 @@ before the step.
 from __future__ import annotations
 
 import functools
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.envs.boundary import Boundary, SlowCallWatch
 from rl_training.envs.checks import Limits, Receiver, flag_problem, reward_problem
+from rl_training.envs.episode_log import EpisodeLog
 from rl_training.envs.factory import EnvFactory
+from rl_training.envs.limit import EpisodeLimit
+from rl_training.envs.restoring import NonDeterministicEnvironment as NonDeterministicEnvironment
+from rl_training.envs.restoring import Restoring, SavedEpisode, own_state_of
 from rl_training.envs.spaces import describe_spaces, observation_bounds
-from rl_training.envs.workers import LocalWorker, ProcessWorker, Worker, require_room_for_workers
-from rl_training.errors import EnvironmentFault, described
-from rl_training.rng import derive_seed
+from rl_training.envs.workers import LocalWorker, ProcessWorker, Worker, close_workers, require_room_for_workers
+from rl_training.errors import DivergenceError, EnvironmentFault, described, shown
+from rl_training.rng import TRAINING_EPISODES, derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
 
 
@@ -37,15 +41,12 @@ class Episode(NamedTuple):
     length: int
 
 
-class NonDeterministicEnvironment(UserWarning):
-    """Replaying an episode's seed and actions did not lead back to the stored observation."""
-
-
 class EnvPool(Protocol):
     """The interface of N environments stepped together, for collecting and evaluation."""
 
     num_envs: int
     spec: SpaceSpec
+    boundary: Boundary  # marks the calls of environments, so that training can be stopped and saved during one
 
     @property
     def obs(self) -> Array:
@@ -55,8 +56,9 @@ class EnvPool(Protocol):
     def action_mask(self) -> NDArray[np.bool_] | None:
         """The actions allowed now, (env, action); None if the environment gives no ``info["action_mask"]``."""
 
-    def reset(self) -> None:
-        """Starts the first episode of every environment."""
+    def reset(self, stream: str | None = None, limit: EpisodeLimit | None = None) -> None:
+        """Starts the first episode of every environment. ``stream`` changes the stream of their seeds; ``limit`` ends
+        episodes that the environments do not end."""
 
     def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
         """Steps every environment (or only those in ``active``) and resets those whose episode ended."""
@@ -79,15 +81,24 @@ class SeededEnvPool:
         *,
         num_envs: int = 1,
         seed: int = 0,
-        stream: str = "env",
+        stream: str = TRAINING_EPISODES,
         env_id: str = "environment",
         workers: str = "inline",
         fresh: bool = False,
+        max_replay_steps: int | None = None,
+        timeout: float | None = None,
     ) -> None:
         self.num_envs = num_envs
         self.env_id = env_id
+        self.boundary = Boundary()
+        self._watch: SlowCallWatch | None = None
         self._seed, self._stream = seed, stream
-        self._make_worker = functools.partial(LocalWorker if workers == "inline" else ProcessWorker, factory, fresh)
+        self._limit: EpisodeLimit | None = None
+        self._make_worker: Callable[[], Worker] = (
+            functools.partial(LocalWorker, factory, fresh)
+            if workers == "inline"
+            else functools.partial(ProcessWorker, factory, fresh, timeout)
+        )
         self._workers: list[Worker] = [first := LocalWorker(factory, fresh)]
         try:
             self.spec = self._describe(first)
@@ -97,6 +108,8 @@ class SeededEnvPool:
                 require_room_for_workers(num_envs)
             while len(self._workers) < num_envs:
                 self._workers.append(self._make_worker())
+            if workers == "inline" and timeout is not None:
+                self._watch = SlowCallWatch(self.boundary, timeout, env_id)
         except BaseException:
             self.close()  # nothing stays behind, above all no worker process
             raise
@@ -106,7 +119,7 @@ class SeededEnvPool:
         self._obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
         self._mask = np.ones((num_envs, self.spec.action.count), np.bool_) if self.spec.action.masked else None
         self._episode = [-1] * num_envs
-        self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
+        self._log = EpisodeLog(num_envs, self.spec, max_replay_steps)
         self._returns = [0.0] * num_envs
 
     def _describe(self, worker: LocalWorker) -> SpaceSpec:
@@ -126,7 +139,7 @@ class SeededEnvPool:
         if bounds is None:
             return None
         limits = Limits(*bounds, self.env_id, self.spec.observation.only, self.num_envs)
-        if self._stream != "env":
+        if self._stream != TRAINING_EPISODES:
             limits.only_finite()
         return limits
 
@@ -140,14 +153,20 @@ class SeededEnvPool:
         """Observations to act on, (env, ...). Each step creates a new array, so callers may keep it."""
         return self._obs
 
-    def reset(self) -> None:
-        """Starts the first episode of every environment."""
+    def reset(self, stream: str | None = None, limit: EpisodeLimit | None = None) -> None:
+        """Starts the first episode of every environment. ``stream`` changes the stream of their seeds; ``limit`` ends
+        episodes that the environments do not end."""
+        self._stream, self._limit = stream or self._stream, limit
+        if self._out_of_step:
+            self._renew_processes()
+        self._out_of_step = True
         obs, mask = self._obs.copy(), self._copy_mask()
         for i in range(self.num_envs):
             self._begin_episode(obs, mask, i, 0)
         self._obs, self._mask = obs, mask
         for i in range(self.num_envs):
-            self._commit_episode(i, 0)
+            self._commit_episode(obs, mask, i, 0)
+        self._out_of_step = False
 
     def _copy_mask(self) -> NDArray[np.bool_] | None:
         return None if self._mask is None else self._mask.copy()
@@ -155,16 +174,19 @@ class SeededEnvPool:
     def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
         """Steps every environment (or only those in ``active``) and resets those whose episode ended."""
         if self._out_of_step:
-            self._get_back_in_step()
-        self._out_of_step = True  # until every environment has stepped and the bookkeeping is done
+            self.load_state_dict(self.state_dict())
         indices = range(self.num_envs) if active is None else active
         env_actions = self.spec.action.to_env(actions)
+        if env_actions.dtype.kind == "f" and not np.isfinite(env_actions).all():
+            raise DivergenceError(f"the policy's actions are not finite: {shown(env_actions.tolist())}")
+        self._out_of_step = True  # until every environment has stepped and the bookkeeping is done
         next_obs, next_mask = self._obs.copy(), self._copy_mask()
         reward = np.zeros(self.num_envs, np.float32)
         terminated = np.zeros(self.num_envs, np.bool_)
         truncated = np.zeros(self.num_envs, np.bool_)
         i = 0
         try:
+            self.boundary.enter()
             for i in indices:
                 self._workers[i].begin_step(env_actions[i])
             for i in indices:
@@ -181,11 +203,15 @@ class SeededEnvPool:
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(i, env_actions, described(error)) from error
+        finally:
+            self.boundary.leave()
         if self._limits is not None and not self._limits.hold(next_obs):
             for i in indices:
                 problem = self._limits.problem(next_obs[i])
                 if problem is not None:
                     raise self._fault(i, env_actions, problem)
+        if self._limit is not None:
+            self._limit.apply(self._log.lengths, terminated | truncated, truncated)
         step = Step(self._obs, actions, reward, next_obs, terminated, truncated, next_mask)
         ended = np.flatnonzero(terminated | truncated).tolist()
         obs, mask = next_obs, next_mask
@@ -194,103 +220,107 @@ class SeededEnvPool:
             for i in ended:
                 self._begin_episode(obs, mask, i, self._episode[i] + 1)
         self._obs, self._mask = obs, mask
-        finished = self._commit(step, env_actions, indices, ended)
+        finished = self._commit(step, env_actions, active, ended)
         self._out_of_step = False
         return step, finished
 
-    def _get_back_in_step(self) -> None:
-        """Restores all environments to the pool's state after a fault, when some of them have stepped and others have not."""
+    def _renew_processes(self) -> None:
+        """After a fault, a worker process may have died, or still have an answer pending."""
         for i, worker in enumerate(self._workers):
-            if isinstance(worker, ProcessWorker):  # it may have died, or still have an answer pending
+            if isinstance(worker, ProcessWorker):
                 worker.close()
                 self._workers[i] = self._make_worker()
-        self.load_state_dict(self.state_dict())
 
-    def _commit(self, step: Step, env_actions: Array, indices: Sequence[int], ended: list[int]) -> list[Episode]:
+    def _commit(self, step: Step, env_actions: Array, active: Sequence[int] | None, ended: list[int]) -> list[Episode]:
+        self._log.add(env_actions, step.next_obs, step.reward, step.next_action_mask, active)
         rewards = step.reward.tolist()
-        for i in indices:
-            self._actions[i].append(env_actions[i])
+        for i in range(self.num_envs) if active is None else active:
             self._returns[i] += rewards[i]
         finished = []
         for i in ended:
-            finished.append(Episode(i, self._episode[i], self._returns[i], len(self._actions[i])))
-            self._commit_episode(i, self._episode[i] + 1)
+            finished.append(Episode(i, self._episode[i], self._returns[i], self._log.lengths[i]))
+            self._commit_episode(self._obs, self._mask, i, self._episode[i] + 1)
         return finished
 
     def _begin_episode(self, obs: Array, mask: NDArray[np.bool_] | None, i: int, number: int) -> None:
         """Resets environment i and stores its first observation and mask in row i."""
         seed = self.episode_seed(i, number)
         try:
+            self.boundary.enter()
             observed = self._workers[i].reset(seed)
         except (Exception, SystemExit) as error:
             raise self._reset_fault(i, seed, described(error)) from error
+        finally:
+            self.boundary.leave()
         problem = self._store(obs, mask, i, observed)
         if problem is None and self._limits is not None:
             problem = self._limits.problem(obs[i])
         if problem is not None:
             raise self._reset_fault(i, seed, problem)
 
-    def _commit_episode(self, i: int, number: int) -> None:
+    def _commit_episode(self, obs: Array, mask: NDArray[np.bool_] | None, i: int, number: int) -> None:
+        self._log.begin(i, obs[i], None if mask is None else mask[i])
         self._episode[i] = number
-        self._actions[i] = []
         self._returns[i] = 0.0
 
     def episode_seed(self, env_index: int, number: int) -> int:
         return derive_seed(self._seed, self._stream, env_index, number)
 
     def _fault(self, i: int, env_actions: Array, problem: str) -> EnvironmentFault:
-        actions = [np.asarray(action).tolist() for action in (*self._actions[i], env_actions[i])]
+        earlier = self._log.actions(i)
         return EnvironmentFault(
             problem,
             env_id=self.env_id,
             env_index=i,
             episode_seed=self.episode_seed(i, self._episode[i]),
-            actions=actions,
-            during="step",
+            actions=None if earlier is None else [*earlier.tolist(), env_actions[i].tolist()],
+            step=self._log.lengths[i] + 1,
         )
 
     def _reset_fault(self, i: int, seed: int, problem: str) -> EnvironmentFault:
-        return EnvironmentFault(problem, env_id=self.env_id, env_index=i, episode_seed=seed, actions=[], during="reset")
+        return EnvironmentFault(problem, env_id=self.env_id, env_index=i, episode_seed=seed, actions=[], step=0)
 
     def state_dict(self) -> State:
+        # After a fault, an environment may have stepped further than the pool: its own state is then not the one to save.
+        saves_itself = not self._out_of_step and self._episode[0] >= 0
+        own = [own_state_of(worker, self._name(i)) if saves_itself else None for i, worker in enumerate(self._workers)]
         return {
             "obs": self._obs.copy(),
+            "mask": self._copy_mask(),
             "episode": list(self._episode),
             "returns": list(self._returns),
-            "actions": [np.asarray(actions) for actions in self._actions],
+            "env_states": own,
+            **self._log.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> list[int]:
-        """Replays each environment's episode so far. An environment that does not reach the stored observation is not
-        deterministic: it starts its next episode, with a warning, and its index is returned."""
+        """Restores each environment's episode so far: from the state that it saved itself, or by a replay. An environment for
+        which this fails starts its next episode, with a warning, and its index is returned."""
+        if self._out_of_step:
+            self._renew_processes()
+        self._episode, self._returns = list(state["episode"]), list(state["returns"])
         obs, mask = np.array(state["obs"]), self._copy_mask()
         diverged = []
         for i in range(self.num_envs):
-            number, actions = state["episode"][i], list(state["actions"][i])
-            self._episode[i], self._actions[i], self._returns[i] = number, actions, state["returns"][i]
-            seed = self.episode_seed(i, number)
-            try:
-                slot = np.zeros_like(obs[:1])
-                problem = self._store(slot, None, 0, observed := self._workers[i].replay(seed, actions))
-            except (Exception, SystemExit) as error:
-                problem = described(error)
-            if problem is None and np.array_equal(slot[0], obs[i]):
-                self._store(obs, mask, i, observed)
+            number = self._episode[i]
+            restoring = Restoring(self._workers[i], self._name(i), self.episode_seed(i, number), self.spec)
+            episode = restoring.restore(SavedEpisode.of(state, i), self._log.most_steps)
+            if episode is None:
+                self._begin_episode(obs, mask, i, number + 1)
+                self._commit_episode(obs, mask, i, number + 1)
+                diverged.append(i)
                 continue
-            warnings.warn(
-                f"{self.env_id} (index {i}) is not deterministic: replaying its episode (seed {seed}, {len(actions)} "
-                f"actions) did not reach the saved observation{f' ({problem})' if problem else ''}, so a new episode starts "
-                "and this run is not an exact continuation. If its reset does not restore everything, set env_fresh: true.",
-                NonDeterministicEnvironment,
-                stacklevel=2,
-            )
-            self._begin_episode(obs, mask, i, number + 1)
-            self._commit_episode(i, number + 1)
-            diverged.append(i)
+            self._log.restore(i, episode.record, episode.length)
+            if mask is not None:
+                mask[i] = episode.mask
         self._obs, self._mask = obs, mask
         self._out_of_step = False
         return diverged
 
+    def _name(self, i: int) -> str:
+        return f"{self.env_id} (index {i})"
+
     def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
+        if self._watch is not None:
+            self._watch.close()
+        close_workers(self._workers, hanging=self.boundary.broken_off)

@@ -6,18 +6,27 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import ctypes
 import multiprocessing
+import os
 import resource
 import signal
+import sys
+import threading
+import time
 import warnings
-from multiprocessing.connection import Connection
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from rl_training.envs.factory import EnvFactory, close_env, created
+from rl_training.envs.own_state import own_state, restore_own_state
 from rl_training.errors import ConfigError, described
+from rl_training.types import State
 
 #: The observation, and its action mask if the environment provides one.
 Observed = tuple[Any, Any]
@@ -27,10 +36,19 @@ StepReturn = tuple[Observed, Any, Any, Any]
 FILES_PER_WORKER = 3
 FURTHER_FILES = 8
 ADDRESSES_PER_WORKER = 200_000_000
+#: Seconds that a worker process has to close its environment before it is killed, and if its step had to be broken off.
+CLOSING_TIME, SHORT_CLOSING_TIME = 2.0, 0.5
+#: Linux: the signal that a process gets when its parent ends, an option of prctl(2).
+PR_SET_PDEATHSIG = 1
 
 
 def _observed(obs: Any, info: dict[str, Any]) -> Observed:
     return obs, info.get("action_mask")
+
+
+def _kept(value: Any) -> Any:
+    """A value that stays as it is: an environment may use the same array for every observation."""
+    return value.copy() if isinstance(value, np.ndarray) else copy.deepcopy(value)
 
 
 class Worker(Protocol):
@@ -42,7 +60,17 @@ class Worker(Protocol):
 
     def end_step(self) -> StepReturn: ...
 
-    def replay(self, seed: int, actions: list[Any]) -> Observed: ...
+    def play(self, actions: Sequence[Any]) -> tuple[list[StepReturn], str | None]:
+        """Several steps at once, for a replay: until the episode ends or a step fails, with the failure."""
+
+    def own_state(self) -> State | None:
+        """The state that the environment saves itself; None if it does not."""
+
+    def restore_own_state(self, seed: int, state: State) -> str | None:
+        """Begins the episode of this seed and restores a saved state in it; returns what went wrong, if anything."""
+
+    def dismiss(self, seconds: float = CLOSING_TIME) -> None:
+        """Announces ``close``, so that several workers can close at the same time, within this time."""
 
     def close(self) -> None: ...
 
@@ -76,12 +104,28 @@ class LocalWorker:
         assert result is not None, "end_step without begin_step"
         return result
 
-    def replay(self, seed: int, actions: list[Any]) -> Observed:
-        observed = self.reset(seed)
-        for action in actions:
-            self.begin_step(action)
-            observed = self.end_step()[0]
-        return observed
+    def play(self, actions: Sequence[Any]) -> tuple[list[StepReturn], str | None]:
+        results: list[StepReturn] = []
+        try:
+            for action in actions:
+                self.begin_step(action)
+                (obs, mask), reward, terminated, truncated = self.end_step()
+                results.append(((_kept(obs), _kept(mask)), reward, terminated, truncated))
+                if terminated or truncated:
+                    break
+        except (Exception, SystemExit) as error:
+            return results, described(error)
+        return results, None
+
+    def own_state(self) -> State | None:
+        return own_state(self.env)
+
+    def restore_own_state(self, seed: int, state: State) -> str | None:
+        self.reset(seed)
+        return restore_own_state(self.env, state)
+
+    def dismiss(self, seconds: float = CLOSING_TIME) -> None:
+        pass
 
     def close(self) -> None:
         close_env(self.env)
@@ -110,15 +154,22 @@ def require_room_for_workers(count: int) -> None:
 
 
 class ProcessWorker:
-    """An environment in a separate process, connected by a pipe."""
+    """An environment in a separate process, connected by a pipe. If an answer takes longer than ``timeout`` seconds, the
+    process is killed. The time to start it and to create the environment does not count."""
 
-    def __init__(self, factory: EnvFactory, fresh: bool = False) -> None:
+    def __init__(self, factory: EnvFactory, fresh: bool = False, timeout: float | None = None) -> None:
+        self._timeout = timeout
+        self._created = False  # whether the process has reported that its environment exists
+        self._sent = 0.0
+        self._close_until: float | None = None
         context = multiprocessing.get_context("spawn")
         try:
             self._pipe, remote = context.Pipe()
         except OSError as error:
             raise ConfigError(f"cannot start a worker process ({error.strerror}): {_ADVICE}") from error
-        self._process = context.Process(target=_serve, args=(remote, factory, fresh), daemon=True)
+        # Linux sends the parent-death signal when the thread ends that started the process. Only the main thread never does.
+        tied = threading.current_thread() is threading.main_thread()
+        self._process = context.Process(target=_serve, args=(remote, factory, fresh, os.getpid(), tied), daemon=True)
         try:
             self._process.start()
         except (AttributeError, TypeError, ValueError) as error:  # raised when a closure or an open handle is sent
@@ -133,12 +184,26 @@ class ProcessWorker:
             remote.close()
 
     def _send(self, command: str, *args: Any) -> None:
+        self._sent = time.monotonic()
         try:
             self._pipe.send((command, args))
         except OSError as error:
             raise RuntimeError(f"its worker process has died (exit code {self._process.exitcode})") from error
 
-    def _receive(self) -> Any:
+    def _receive(self, calls: int = 1) -> Any:
+        if not self._created:
+            self._answer()
+            self._created, self._sent = True, time.monotonic()
+        if self._timeout is not None:
+            left = self._sent + calls * self._timeout - time.monotonic()
+            if not self._pipe.poll(max(0.0, left)):
+                self._process.kill()
+                raise RuntimeError(
+                    f"it has not answered within env_timeout ({self._timeout:g} s), so its worker process was killed"
+                )
+        return self._answer()
+
+    def _answer(self) -> Any:
         try:
             failed, value = self._pipe.recv()
         except (EOFError, OSError) as error:
@@ -158,31 +223,69 @@ class ProcessWorker:
     def end_step(self) -> StepReturn:
         return self._receive()  # type: ignore[no-any-return]
 
-    def replay(self, seed: int, actions: list[Any]) -> Observed:
-        self._send("replay", seed, actions)
+    def play(self, actions: Sequence[Any]) -> tuple[list[StepReturn], str | None]:
+        self._send("play", actions)
+        return self._receive(calls=len(actions))  # type: ignore[no-any-return]
+
+    def own_state(self) -> State | None:
+        self._send("own_state")
         return self._receive()  # type: ignore[no-any-return]
 
-    def close(self) -> None:
+    def restore_own_state(self, seed: int, state: State) -> str | None:
+        self._send("restore_own_state", seed, state)
+        return self._receive(calls=2)  # type: ignore[no-any-return]
+
+    def dismiss(self, seconds: float = CLOSING_TIME) -> None:
+        self._close_until = time.monotonic() + seconds
         with contextlib.suppress(RuntimeError, OSError):
             self._send("close")
-        self._process.join(timeout=2.0)
+
+    def close(self) -> None:
+        if self._close_until is None:
+            self.dismiss()
+        assert self._close_until is not None
+        self._process.join(timeout=max(0.0, self._close_until - time.monotonic()))
         if self._process.is_alive():
             self._process.kill()
+            self._process.join()
         self._pipe.close()
 
 
-def _serve(pipe: Connection, factory: EnvFactory, fresh: bool) -> None:
-    """The worker process: answers each command with (failed, value) until it receives "close" or the parent exits."""
+def close_workers(workers: Sequence[Worker], *, hanging: bool) -> None:
+    """Closes workers at the same time. Where a call was broken off (``hanging``), closing may hang as well: that is left to a
+    thread, without which the process can end."""
+    for worker in workers:
+        worker.dismiss(SHORT_CLOSING_TIME if hanging else CLOSING_TIME)
+
+    def close() -> None:
+        for worker in workers:
+            worker.close()
+
+    if not hanging:
+        close()
+        return
+    closing = threading.Thread(target=close, daemon=True, name="closing")
+    closing.start()
+    closing.join(2 * SHORT_CLOSING_TIME)
+
+
+def _serve(pipe: Connection, factory: EnvFactory, fresh: bool, parent: int, tied: bool) -> None:
+    """The worker process: reports that its environment exists, then answers each command with (failed, value) until it
+    receives "close" or the parent exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the parent handles it
+    _end_with_parent(parent, tied)
     with contextlib.suppress(EOFError, OSError):
-        worker: LocalWorker | None = None
+        try:
+            worker = LocalWorker(factory, fresh)
+        except (Exception, SystemExit) as error:
+            pipe.send((True, described(error)))
+            return
+        pipe.send((False, None))
         while True:
             command, args = pipe.recv()
             if command == "close":
                 break
             try:
-                if worker is None:
-                    worker = LocalWorker(factory, fresh)
                 if command == "step":
                     worker.begin_step(*args)
                     answer = worker.end_step()
@@ -191,6 +294,24 @@ def _serve(pipe: Connection, factory: EnvFactory, fresh: bool) -> None:
                 pipe.send((False, answer))
             except (Exception, SystemExit) as error:
                 pipe.send((True, described(error)))
-        if worker is not None:
-            warnings.simplefilter("ignore")  # nobody reads what a worker process has to say at its end
-            worker.close()
+        warnings.simplefilter("ignore")  # nobody reads what a worker process has to say at its end
+        worker.close()
+
+
+def _end_with_parent(parent: int, tied: bool) -> None:
+    """Makes this process end with its parent, whatever its environment is doing then. Linux does it by a signal. Elsewhere a
+    thread does it, which cannot run while an environment keeps Python's lock in C code."""
+    if tied and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has already ended
+        os._exit(1)
+    known = multiprocessing.parent_process()
+    assert known is not None, "a worker is started by multiprocessing"
+    sentinel = known.sentinel
+
+    def watch() -> None:
+        wait([sentinel])
+        os._exit(1)
+
+    with contextlib.suppress(RuntimeError):  # no more threads
+        threading.Thread(target=watch, daemon=True, name="parent").start()

@@ -2,9 +2,9 @@
 
 Layout: ``manifest.json`` lists every file with its size and SHA-256, the version of each part and of the package that wrote
 them, and a digest of the manifest itself. Each part of a checkpoint (``policy``, ``training``, ``replay``, ...) is a nested
-state: its JSON skeleton in ``<part>.json``, its arrays in ``<part>.safetensors``. A part of an older version is migrated
-when it is read. The directory is written under a temporary name, flushed, and renamed into place, so a crash at any
-time leaves either the whole checkpoint or none.
+state: its JSON skeleton in ``<part>.json``, its arrays in ``<part>.safetensors``. The rows of a replay are in segments,
+which checkpoints share (``segments.py``). A part of an older version is migrated when it is read. The directory is written
+under a temporary name, flushed, and renamed into place, so a crash at any time leaves either the whole checkpoint or none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.numpy import save_file as save_safetensors
 
+from rl_training.data.segments import Snapshot
 from rl_training.errors import CheckpointError, IncompatibleError
 from rl_training.experiment.compat import (
     CONTAINER,
@@ -34,6 +35,7 @@ from rl_training.experiment.compat import (
 from rl_training.experiment.files import parse_json, remove
 from rl_training.experiment.folder import CheckpointFolder, fingerprint_of
 from rl_training.experiment.manifest import MANIFEST, seal
+from rl_training.experiment.segments import Segments, SegmentWriter
 from rl_training.experiment.states import parse_arrays, put_arrays, take_arrays
 from rl_training.types import Array, State
 
@@ -62,27 +64,54 @@ class LoadedCheckpoint:
     parts: dict[str, State]
 
 
-def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, Any]) -> None:
-    """Writes a checkpoint to ``path``, atomically. ``info`` is added to the manifest."""
+Part = State | Snapshot
+
+
+def write_checkpoint(
+    path: Path,
+    parts: Mapping[str, Part],
+    info: Mapping[str, Any],
+    shared: Segments | None = None,
+    *,
+    create_parents: bool = True,
+) -> Segments:
+    """Writes a checkpoint to ``path``, atomically. ``info`` is added to the manifest; ``shared`` are the segments that it may
+    share. Returns those that the next checkpoint may share."""
+    try:
+        return _write(path, parts, info, shared or {}, create_parents)
+    finally:
+        for state in parts.values():
+            if isinstance(state, Snapshot):
+                state.unsaved.release()
+
+
+def _write(
+    path: Path, parts: Mapping[str, Part], info: Mapping[str, Any], shared: Segments, create_parents: bool
+) -> Segments:
     temporary = path.with_name(TEMPORARY_PREFIX + path.name)
     replaced = path.with_name(REPLACED_PREFIX + path.name)
     if path.exists() and not (path / MANIFEST).exists() and (not path.is_dir() or any(path.iterdir())):
         raise CheckpointError(f"{path} exists and is not a checkpoint; choose another path")
     try:
         remove(temporary)
-        temporary.mkdir(parents=True)
+        temporary.mkdir(parents=create_parents)
+        writer = SegmentWriter(temporary, shared)
+        # Snapshots come first, because training may have to wait for them.
+        saved = {name: writer.write(name, state) for name, state in parts.items() if isinstance(state, Snapshot)}
         for name, state in parts.items():
             arrays: dict[str, Array] = {}
-            skeleton = take_arrays(state, "", arrays)
+            skeleton = take_arrays(saved.get(name, state), "", arrays)
             (temporary / f"{name}.json").write_text(json.dumps(skeleton), "utf-8")
             if arrays:
                 save_safetensors(arrays, temporary / f"{name}.safetensors")  # without a copy, because a replay is large
-        files = {file.name: fingerprint_of(file) for file in sorted(temporary.iterdir())}
+        known = {segment.file.name: segment.fingerprint for segment in writer.segments}
+        files = {file.name: known.get(file.name) or fingerprint_of(file) for file in sorted(temporary.iterdir())}
         versions = {"schema_version": current_version(CONTAINER), **stamp(parts)}
         manifest = seal({**versions, "parts": list(parts), "files": files, "info": dict(info)})
         (temporary / MANIFEST).write_text(manifest, "utf-8")
         for file in temporary.iterdir():
-            _flush(file)
+            if file.name not in writer.linked:
+                _flush(file)
         _flush(temporary)
         if os.path.lexists(path):
             remove(replaced)
@@ -90,6 +119,7 @@ def write_checkpoint(path: Path, parts: Mapping[str, State], info: Mapping[str, 
         temporary.rename(path)
         _flush(path.parent)
         remove(replaced)
+        return writer.moved_to(path)
     except (OSError, SafetensorError) as error:
         remove(temporary)
         raise CheckpointError(

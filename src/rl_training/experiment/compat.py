@@ -31,13 +31,20 @@ Migration = Callable[[State, PartContext], State]
 #: The manifest and the layout of the files, versioned and migrated like a part; its state is the manifest.
 CONTAINER = "container"
 SCHEMA_VERSION = 1
-PART_VERSIONS: dict[str, int] = {"agent": 1, "policy": 1, "training": 1, "replay": 1}
+PART_VERSIONS: dict[str, int] = {"agent": 1, "policy": 1, "training": 1, "replay": 2}
+
+
+def _without_rings(state: State, context: PartContext) -> State:
+    """Version 1 had the whole replay in one state, without segments."""
+    return {"rest": state, "rings": {}}
+
+
 #: (part, version) -> migration to the next version.
-MIGRATIONS: dict[tuple[str, int], Migration] = {}
+MIGRATIONS: dict[tuple[str, int], Migration] = {("replay", 1): _without_rings}
 #: (part, version) of a removed migration -> the last rl_training that had it.
 LAST_READERS: dict[tuple[str, int], str] = {}
 #: Names of mappings whose keys are data, such as names of streams or metrics. They are used as saved.
-DATA_KEYS = frozenset({"streams", "metrics", "held", "columns"})
+DATA_KEYS = frozenset({"streams", "metrics", "held", "columns", "rings"})
 
 
 #: Places in a training state that no fresh object can stand in for: without them a run would silently become another.

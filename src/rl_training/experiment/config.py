@@ -22,6 +22,7 @@ from rl_training.algorithms.config import (
     AlgorithmConfig,
     Count,
     Positive,
+    PositiveNumber,
     ScheduleConfig,
     StrictModel,
     current_name,
@@ -47,6 +48,9 @@ class EvalConfig(StrictModel):
     episodes: Positive = Field(10, description="episodes in each evaluation")
     final_episodes: Positive = Field(100, description="episodes in the evaluation after training")
     num_envs: Positive = Field(10, description="environments evaluated in parallel")
+    max_episode_steps: Positive | None = Field(
+        None, description="stop an evaluated episode after this many steps; null: only the environment ends it"
+    )
 
 
 class CheckpointConfig(StrictModel):
@@ -56,6 +60,10 @@ class CheckpointConfig(StrictModel):
     keep: Positive = Field(3, description="number of newest checkpoints kept, besides the best")
     replay_every: Count = Field(
         1, description="save the replay in the first of every k checkpoints and the last; 0: never, resuming refills it"
+    )
+    max_replay_steps: Positive | None = Field(
+        None,
+        description="longest unfinished episode that resuming replays; in place of a longer one, a new one starts; null: any",
     )
 
 
@@ -82,6 +90,11 @@ class TrainConfig(StrictModel):
     env_from_python: bool = Field(False, description="the environment was passed from Python, so no file can hold it")
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
     env_workers: Literal["inline", "subprocess"] = Field("inline", description="where environments run")
+    env_timeout: PositiveNumber | None = Field(
+        None,
+        description="seconds that a step or a reset may take: a worker process is then killed, which is a fault, and inline "
+        "there is a warning; null: no limit",
+    )
     env_fresh: bool = Field(False, description="create a new environment for each episode")
     wrappers: tuple[dict[str, Any], ...] = Field(
         (), description="wrappers around the environment, innermost first, each a name and its arguments"

@@ -127,6 +127,15 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """Which file or directory a path leads to, whatever its name; None if there is none."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 def own_directory(path: Path, *, create: bool = False) -> Path:
     """A directory of a run. It may be absent unless it is created; anything else in its place is refused."""
     if create and not os.path.lexists(path):

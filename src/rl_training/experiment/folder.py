@@ -23,6 +23,7 @@ from rl_training.experiment.manifest import MANIFEST, STEP_NAME, checked_manifes
 
 LINKS = ("latest", "best")
 PIECE = 2**20  # bytes to read at a time
+UNASKED = 16 * 2**20  # bytes that are read without asking how much memory is free, which takes a millisecond
 MOST_LINKS = 16
 
 
@@ -81,7 +82,7 @@ class CheckpointFolder:
     def read(self, name: str, manifest: Mapping[str, Any]) -> bytes:
         """The content of a file, read once, so that the verified content is the content used."""
         expected = self._expected(name, manifest)
-        free = available_memory()
+        free = available_memory() if expected["bytes"] > UNASKED else None
         if free is not None and expected["bytes"] > free:
             raise CheckpointError(
                 f"{self.path / name} has {expected['bytes'] / 1e9:.1f} GB, but only {free / 1e9:.1f} GB of memory are free; "
@@ -96,6 +97,10 @@ class CheckpointFolder:
         """Checks a file in pieces, because it may be larger than the free memory."""
         expected = self._expected(name, manifest)
         self._require_fingerprint(self._pieces(name, expected["bytes"], PIECE), name, expected)
+
+    def identity(self, name: str) -> tuple[int, ...] | None:
+        """The identity of a file in this directory."""
+        return identity_of(Path(name), folder=self._descriptor)
 
     def _expected(self, name: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         expected: dict[str, Any] | None = manifest["files"].get(name)
@@ -152,6 +157,15 @@ def fingerprint(pieces: Iterable[bytes]) -> dict[str, Any]:
         digest.update(piece)
         size += len(piece)
     return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def identity_of(file: Path, *, folder: int | None = None) -> tuple[int, ...] | None:
+    """A regular file's identity, which changes when the file is replaced or written to; None for anything else."""
+    try:
+        found = os.stat(file, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 def fingerprint_of(file: Path) -> dict[str, Any]:

@@ -19,6 +19,9 @@ ENDINGS = (".json", ".safetensors")
 #: Names of the checkpoints in a run.
 STEP_NAME = re.compile(r"step-(\d{1,18})(-best)?")
 
+#: Names of segments of a part, which checkpoints share: the part, a ring of the replay and the first position in it.
+SEGMENT_NAME = re.compile(r"([a-z][a-z0-9_]{0,63})-([a-z]{1,32}[0-9]{0,9})-([0-9]{12,18})\.safetensors")
+
 #: The name of a part is that of its files as well, so it must not lead anywhere else.
 PartName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
@@ -67,7 +70,8 @@ class Manifest(BaseModel):
             raise ValueError("parts: a name is used twice")
         possible = {part + ending for part in self.parts for ending in ENDINGS}
         for name in self.files:
-            if name not in possible:
+            segment = SEGMENT_NAME.fullmatch(name)
+            if name not in possible and (segment is None or segment[1] not in self.parts):
                 raise ValueError(f"files: {name!r} is not a file of a part")
         for part in self.parts:
             if f"{part}.json" not in self.files:
@@ -109,6 +113,11 @@ def _require_name(folder: Path, step: int) -> None:
 def checkpoint_name(step: int, *, best: bool = False) -> str:
     """The name of a checkpoint in a run."""
     return f"step-{step:010d}{'-best' if best else ''}"
+
+
+def segment_name(part: str, ring: str, begin: int) -> str:
+    """The name of a segment in a checkpoint."""
+    return f"{part}-{ring}-{begin:012d}.safetensors"
 
 
 def seal(body: Mapping[str, Any]) -> str:

@@ -35,11 +35,21 @@ class MetricsLog:
                 warnings.warn(f"{path} is shorter than it was at the checkpoint: lines are missing", stacklevel=2)
             self._file.truncate(min(keep_bytes, length))
             if keep_bytes:
+                self._end_last_line(path)
                 _warn_of_damage(path, [number for number, record in _lines(path) if record is None])
         except OSError as error:
             raise CheckpointError(f"cannot write the log {path}: {error.strerror}") from error
         self._file.seek(0, os.SEEK_END)
         self._events = _EventFile(directory / "tensorboard", from_step) if tensorboard else None
+
+    def _end_last_line(self, path: Path) -> None:
+        """A log that was cut or exchanged may end within a line, to which the next one must not be appended."""
+        with open_to_read(path) as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    self._file.write(b"\n")
+                    self._file.flush()
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         clean = {

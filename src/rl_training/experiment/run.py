@@ -19,17 +19,20 @@ import shutil
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rl_training.data.segments import Snapshot
 from rl_training.errors import CheckpointError, ConfigError, IncompatibleError, PrunedError
 from rl_training.experiment.checkpoint import (
     MANIFEST,
     REPLACED_PREFIX,
     TEMPORARY_PREFIX,
     LoadedCheckpoint,
+    Part,
     load_checkpoint,
     read_manifest,
     verify_checkpoint,
@@ -37,12 +40,20 @@ from rl_training.experiment.checkpoint import (
 )
 from rl_training.experiment.compat import is_newer, naming_the_writer
 from rl_training.experiment.config import TrainConfig, parse_yaml, rename_old, resolve_config, with_network
-from rl_training.experiment.files import open_regular, own_directory, parse_json, read_small, remove, replace_text
+from rl_training.experiment.files import (
+    identity_of,
+    open_regular,
+    own_directory,
+    parse_json,
+    read_small,
+    remove,
+    replace_text,
+)
 from rl_training.experiment.folder import follow_links
 from rl_training.experiment.manifest import checkpoint_name
+from rl_training.experiment.segments import Segments
 from rl_training.experiment.trust import Trust
 from rl_training.models.custom import NetworkFunction
-from rl_training.types import State
 from rl_training.version import __version__
 
 CONFIG_FILE = "config.yaml"
@@ -66,10 +77,12 @@ class Run:
         self.config = config
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._shared: Segments = {}  # of the last checkpoint with a replay
         try:
-            own_directory(self.checkpoints)
+            own_directory(self.checkpoints, create=True)
             self._lock = os.fdopen(open_regular(path / ".lock", os.O_RDWR | os.O_CREAT), "r+b")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._identity = identity_of(path)
         except BlockingIOError as error:
             raise CheckpointError(f"another process is training in {path}; wait for it to finish or stop it first") from error
         except OSError as error:
@@ -113,6 +126,20 @@ class Run:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    def require_present(self) -> None:
+        """Refuses to write once the directory has been removed, moved or replaced: it would be a fragment of a run."""
+        if identity_of(self.path) != self._identity:
+            raise CheckpointError(
+                f"the run directory {self.path} was removed or moved while the run was going on, so the run ends and writes "
+                "nothing more; put it back and resume it, or start the run again"
+            )
+
+    def resumable_step(self) -> int | None:
+        """The step of the newest checkpoint from which the run can be continued exactly; None if there is none."""
+        steps = step_directories(self.path)
+        exact = [path for path in steps if (path / f"{REPLAY_PART}.json").exists()]
+        return next((int(path.name.removeprefix("step-")) for path in exact or steps), None)
+
     def extend(self, total_timesteps: int) -> None:
         """Changes the total number of steps of the run."""
         if total_timesteps == self.config.total_timesteps:
@@ -131,16 +158,32 @@ class Run:
         if checkpoint is not None:
             self._point("latest", checkpoint.name)
 
-    def save(self, step: int, parts: Mapping[str, State], info: Mapping[str, Any], *, best: bool = False) -> None:
+    def share(self, checkpoint: Path, segments: Segments) -> None:
+        """Notes the segments of a checkpoint that training continues from: if it is of this run, they need no rewriting."""
+        if checkpoint.parent.resolve() == self.checkpoints.resolve():
+            self._shared = segments
+
+    def save(self, step: int, parts: Mapping[str, Part], info: Mapping[str, Any], *, best: bool = False) -> None:
         """Writes a checkpoint in the background; the states must not change afterwards. Waits for the previous one first."""
         self.wait()
+        self.require_present()
         name = checkpoint_name(step, best=best)
-        self._writer = threading.Thread(target=self._write, args=(name, dict(parts), dict(info), best))
-        self._writer.start()
-
-    def _write(self, name: str, parts: Mapping[str, State], info: Mapping[str, Any], best: bool) -> None:
+        writer = threading.Thread(target=self._write, args=(name, dict(parts), dict(info), best))
         try:
-            write_checkpoint(self.checkpoints / name, parts, info)
+            writer.start()
+            self._writer = writer
+        except RuntimeError as error:
+            warnings.warn(
+                f"no thread can be started to write the checkpoint ({error}), so training waits; raise ulimit -u or -v",
+                stacklevel=2,
+            )
+            self._write(name, parts, info, best)
+
+    def _write(self, name: str, parts: Mapping[str, Part], info: Mapping[str, Any], best: bool) -> None:
+        try:
+            segments = write_checkpoint(self.checkpoints / name, parts, info, self._shared, create_parents=False)
+            if any(isinstance(state, Snapshot) for state in parts.values()):
+                self._shared = segments
             self._point("best" if best else "latest", name)
             self._prune(self.checkpoints / name)
         except OSError as error:
@@ -155,6 +198,7 @@ class Run:
             self._writer = None
         failure, self._failure = self._failure, None
         if failure is not None:
+            self.require_present()  # if the directory is gone, that is the reason
             raise failure
 
     def _point(self, link: str, name: str) -> None:
@@ -178,6 +222,7 @@ class Run:
                 remove(pruned)
 
     def write_evaluation(self, result: Mapping[str, Any]) -> None:
+        self.require_present()
         replace_text(self.path / EVALUATION_FILE, json.dumps(result, indent=1) + "\n")
 
     def close(self) -> None:
@@ -310,6 +355,7 @@ def _newest_acting(path: Path, warn: Callable[[str], None]) -> LoadedCheckpoint:
         raise CheckpointError(f"there is no run or checkpoint at {path}")
     if not is_run(path):
         raise CheckpointError(f"{path} is neither a run directory nor a checkpoint")
+    own_directory(path / "checkpoints")
     incompatible = None
     for candidate in step_directories(path):
         try:

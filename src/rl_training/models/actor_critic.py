@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.models.action_head import make_action_head
-from rl_training.models.encoder import on_cpu, through_torch
+from rl_training.models.encoder import on_cpu
+from rl_training.models.interfaces import ActionNetwork
 from rl_training.models.mlp import Style, make_mlp
 from rl_training.models.observation import EncoderConfig, make_encoders
 from rl_training.types import Array, SpaceSpec
@@ -18,7 +19,7 @@ VALUE_GAIN = 1.0
 ON_POLICY = Style("tanh", orthogonal=True)
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(ActionNetwork):
     """An MLP each for actor and critic, on a shared encoder; a user's own network may have an encoder for each. ``forward``:
     prepared observations -> action output, value (batch,)."""
 
@@ -49,13 +50,11 @@ class ActorCritic(nn.Module):
         return value
 
     def action_output(self, obs: Tensor) -> Tensor:
-        """The actor's output for observations that are not prepared."""
         output: Tensor = self.actor(self.encoder(self.encoder.prepare(obs)))
         return output
 
     def numpy_action_output(self) -> Callable[[Array], Array]:
-        """``action_output`` on numpy arrays. Valid until the parameters move to other memory."""
         if not on_cpu(self):
-            return through_torch(self.action_output, self)
+            return super().numpy_action_output()
         encode, actor = self.encoder.numpy_forward(), self.actor.numpy_forward()
         return lambda obs: actor(encode(obs))

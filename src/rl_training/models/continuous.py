@@ -1,4 +1,4 @@
-"""Actors and twin critics for continuous actions, on vectors or images, and the tanh-squashed Gaussian.
+"""Actors and critics for continuous actions, on vectors or images, and the tanh-squashed Gaussian.
 
 Actor and critic have no parameters in common, so that each has a separate optimiser and no loss can change the other's
 weights. A shared encoder belongs to the critic; the actor uses it without a gradient.
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.models.encoder import Encoder, through_torch
+from rl_training.models.interfaces import SeparateActorCritic
 from rl_training.models.mlp import MLP, PLAIN, Style, make_mlp
 from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import Array
@@ -61,9 +62,79 @@ class Actor(nn.Module):
         return output
 
 
-class TwinCritic(nn.Module):
-    """Two Q-functions of (observation, action) on one encoder and one trunk. ``encode`` is a separate first step, so that its
-    result can be used twice, and by the actor if the encoder is shared."""
+class Critics(nn.Module):
+    """One or more Q-functions of (observation, action) on one encoder and one trunk. ``encode`` is a separate first step, so
+    that its result can be used twice, and by the actor if the encoder is shared."""
+
+    q1: MLP  # the first; the others are q2, q3 and so on
+
+    def __init__(
+        self,
+        features: int,
+        actions: int,
+        hidden: Sequence[int],
+        generator: torch.Generator,
+        *,
+        count: int,
+        outputs: int = 1,
+        encoder: Encoder | None = None,
+        trunk: nn.Module | None = None,
+        style: Style = PLAIN,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.trunk = trunk
+        self.functions = [make_mlp([features + actions, *hidden, outputs], generator, style) for _ in range(count)]
+        for number, function in enumerate(self.functions, start=1):
+            self.add_module(f"q{number}", function)
+
+    def encode(self, prepared: Tensor) -> Tensor:
+        features: Tensor = prepared if self.encoder is None else self.encoder(prepared)
+        return features
+
+    def outputs(self, features: Tensor, action: Tensor, first: int | None = None) -> Tensor:
+        """(batch, encoded), (batch, action) -> (critic, batch, output), of all critics or of the first ones."""
+        x = torch.cat([features if self.trunk is None else self.trunk(features), action], dim=1)
+        return torch.stack([function(x) for function in self.functions[:first]])
+
+    def values(self, features: Tensor, action: Tensor, first: int | None = None) -> Tensor:
+        """``outputs`` of critics with one output each: (critic, batch)."""
+        return self.outputs(features, action, first).squeeze(2)
+
+
+def make_actor(
+    inputs: int,
+    hidden: Sequence[int],
+    outputs: int,
+    generator: torch.Generator,
+    style: Style,
+    encoders: tuple[Encoder, Encoder] | None,
+) -> Actor:
+    """An actor on vectors of ``inputs`` numbers, or on the first of the user's encoders."""
+    encoder = None if encoders is None else encoders[0]
+    features = inputs if encoder is None else encoder.out_features
+    return Actor(make_mlp([features, *hidden, outputs], generator, style), encoder)
+
+
+def make_critics(
+    inputs: int,
+    actions: int,
+    hidden: Sequence[int],
+    generator: torch.Generator,
+    style: Style,
+    encoders: tuple[Encoder, Encoder] | None,
+    *,
+    count: int = 2,
+    outputs: int = 1,
+) -> Critics:
+    """Critics on vectors of ``inputs`` numbers, or on the second of the user's encoders."""
+    encoder = None if encoders is None else encoders[1]
+    features = inputs if encoder is None else encoder.out_features
+    return Critics(features, actions, hidden, generator, count=count, outputs=outputs, encoder=encoder, style=style)
+
+
+class TwinCritic(Critics):
+    """Two critics with one output each."""
 
     def __init__(
         self,
@@ -76,36 +147,22 @@ class TwinCritic(nn.Module):
         trunk: nn.Module | None = None,
         style: Style = PLAIN,
     ) -> None:
+        super().__init__(features, actions, hidden, generator, count=2, encoder=encoder, trunk=trunk, style=style)
+
+
+class ContinuousActorCritic(SeparateActorCritic):
+    """An actor and its critics. The first ``actions`` outputs of the actor are the mean before the tanh."""
+
+    normalizer: ObservationNormalizer | None = None  # of vectors; what it prepares is for actor and critics
+
+    def __init__(self, actor: Actor, critic: Critics, actions: int, *, shared_encoder: bool = False) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.trunk = trunk
-        self.q1 = make_mlp([features + actions, *hidden, 1], generator, style)
-        self.q2 = make_mlp([features + actions, *hidden, 1], generator, style)
-
-    def encode(self, prepared: Tensor) -> Tensor:
-        features: Tensor = prepared if self.encoder is None else self.encoder(prepared)
-        return features
-
-    def values(self, features: Tensor, action: Tensor) -> Tensor:
-        """(batch, encoded), (batch, action) -> (2, batch)."""
-        x = torch.cat([features if self.trunk is None else self.trunk(features), action], dim=1)
-        return torch.stack([self.q1(x), self.q2(x)]).squeeze(2)
-
-
-class ContinuousActorCritic(nn.Module):
-    """The networks of SAC, DrQ and DrQ-v2. The first ``actions`` outputs of the actor are the mean before the tanh."""
-
-    normalizer: ObservationNormalizer | None = None  # of vectors; what it prepares is for actor and critic
-
-    def __init__(self, actor: Actor, critic: TwinCritic, actions: int, *, shared_encoder: bool = False) -> None:
-        super().__init__()
-        self.actor = actor
-        self.critic = critic
+        self.actor: Actor = actor
+        self.critic: Critics = critic
         self.actions = actions
         self.shared_encoder = shared_encoder  # whether the actor takes observations encoded by the critic
 
     def prepare(self, obs: Tensor) -> Tensor:
-        """Prepares observations for the encoders. This has no parameters, so an update does it once for all its passes."""
         standardised: Tensor = obs if self.normalizer is None else self.normalizer(obs)
         return standardised if self.critic.encoder is None else self.critic.encoder.scale(standardised)
 
@@ -131,7 +188,7 @@ class GaussianActorCritic(ContinuousActorCritic):
     """The actor gives the mean and the log standard deviation, clamped or, with ``smooth_std``, bounded by a tanh."""
 
     def __init__(
-        self, actor: Actor, critic: TwinCritic, actions: int, *, shared_encoder: bool = False, smooth_std: bool = False
+        self, actor: Actor, critic: Critics, actions: int, *, shared_encoder: bool = False, smooth_std: bool = False
     ) -> None:
         super().__init__(actor, critic, actions, shared_encoder=shared_encoder)
         self.smooth_std = smooth_std
@@ -167,11 +224,7 @@ class MLPActorCritic(GaussianActorCritic):
         encoders: tuple[Encoder, Encoder] | None = None,
         standardise: bool = False,
     ) -> None:
-        actor_encoder, critic_encoder = encoders or (None, None)
-        sizes = [obs_dim if encoder is None else encoder.out_features for encoder in (actor_encoder, critic_encoder)]
-        actor = Actor(make_mlp([sizes[0], *hidden, 2 * actions], generator, style), actor_encoder)
-        super().__init__(
-            actor, TwinCritic(sizes[1], actions, hidden, generator, encoder=critic_encoder, style=style), actions
-        )
+        actor = make_actor(obs_dim, hidden, 2 * actions, generator, style, encoders)
+        super().__init__(actor, make_critics(obs_dim, actions, hidden, generator, style, encoders), actions)
         if standardise:
             self.normalizer = ObservationNormalizer(obs_dim)

@@ -51,6 +51,15 @@ def through_torch(function: Callable[[Tensor], Tensor], module: nn.Module) -> Ca
     return call
 
 
+#: Devices that have no numbers in double precision.
+SINGLE_PRECISION = ("mps",)
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """The most precise type of numbers that a device has."""
+    return torch.float32 if device.type in SINGLE_PRECISION else torch.float64
+
+
 def on_cpu(module: nn.Module) -> bool:
     """Whether a module's weights are in memory that numpy can read."""
     return all(parameter.device.type == "cpu" for parameter in module.parameters())

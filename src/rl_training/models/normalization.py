@@ -9,7 +9,9 @@ from typing import TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
+from rl_training.models.encoder import widest_float
 from rl_training.types import Array, State
 
 CLIP = 10.0
@@ -85,6 +87,15 @@ class ObservationNormalizer(nn.Module):
         self.register_buffer("shift", torch.zeros(size))  # mean and 1 / std, as the network uses them
         self.register_buffer("scale", torch.ones(size))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves the module to a device. The statistics, which need double precision, stay where they are if the new device
+        does not have it; ``forward`` does not use them."""
+        doubles = widest_float(fn(torch.empty(0)).device) == torch.float64
+        kept = {} if doubles else {name: self._buffers.pop(name) for name in ("count", "mean", "squares")}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._buffers = {**kept, **self._buffers}  # in the same order as before
+        return self
+
     def update(self, obs: Array) -> None:
         """Updates the statistics with observations (sample, size)."""
         moments = RunningMoments()
@@ -94,8 +105,8 @@ class ObservationNormalizer(nn.Module):
         self.count.fill_(moments.count)
         self.mean.copy_(torch.from_numpy(moments.mean))
         self.squares.copy_(torch.from_numpy(moments.squares))
-        self.shift.copy_(self.mean)
-        self.scale.copy_(torch.from_numpy(1.0 / moments.std))
+        self.shift.copy_(self.mean.to(torch.float32))
+        self.scale.copy_(torch.from_numpy(1.0 / moments.std).to(torch.float32))
 
     def forward(self, obs: Tensor) -> Tensor:
         return ((obs - self.shift) * self.scale).clamp(-CLIP, CLIP)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_training.experiment.checkpoint import load_checkpoint, read_manifest, write_checkpoint
+from rl_training.experiment.checkpoint import Part, load_checkpoint, read_manifest, write_checkpoint
 from rl_training.experiment.compat import part_of, with_defaults
+from rl_training.experiment.folder import CheckpointFolder
 from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS
+from rl_training.experiment.segments import SegmentReader
 from rl_training.runtime.inference import acting_parts, fitting
-from rl_training.types import State
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer
@@ -36,6 +37,7 @@ class Checkpointer:
         trainer = self._trainer
         if trainer.run is None or self._saved_at == trainer.env_steps:
             return
+        trainer.divergence.check()
         trainer.run.wait()  # the states of the previous checkpoint are freed before there are new ones
         wanted = trainer.config.checkpoint.replay_every > 0
         replay = not trainer.learner.separate_replay or (wanted and replay_due)
@@ -56,13 +58,14 @@ class Checkpointer:
 
     def save_to(self, path: Path) -> None:
         """Writes a checkpoint with everything that continuing needs, anywhere."""
+        self._trainer.divergence.check()
         write_checkpoint(path, self._parts(replay=True), self._trainer.log.info(self._trainer.env_steps))
 
-    def _parts(self, *, replay: bool) -> dict[str, State]:
+    def _parts(self, *, replay: bool) -> dict[str, Part]:
         trainer = self._trainer
-        parts = {**acting_parts(trainer.policy, trainer.config), "training": trainer.training_state()}
+        parts: dict[str, Part] = {**acting_parts(trainer.policy, trainer.config), "training": trainer.training_state()}
         if replay:
-            parts[REPLAY_PART] = trainer.learner.replay_state() or {}
+            parts[REPLAY_PART] = trainer.learner.snapshot()
         return parts
 
     def restore(self, checkpoint: Path) -> None:
@@ -71,13 +74,18 @@ class Checkpointer:
         with_replay = REPLAY_PART in read_manifest(checkpoint)["parts"]
         loaded = load_checkpoint(checkpoint, (*TRAINING_PARTS, REPLAY_PART) if with_replay else TRAINING_PARTS)
         parts, manifest = loaded.parts, loaded.manifest
-        with fitting(f"the checkpoint {checkpoint}"):
+        with fitting(f"the checkpoint {checkpoint}"), CheckpointFolder(loaded.path) as folder:
             # A key that this version has and the checkpoint lacks starts from its initial value.
-            initial = {"training": trainer.training_state(), REPLAY_PART: trainer.learner.replay_state() or {}}
-            for part in initial.keys() & parts.keys():
+            initial = {"training": trainer.training_state()}
+            if with_replay:
+                initial[REPLAY_PART] = trainer.learner.replay_defaults(parts[REPLAY_PART])
+            for part in initial:
                 place = part_of(f"the checkpoint {checkpoint}", part)
                 parts[part] = with_defaults(parts[part], initial[part], place, manifest.get("written_by"))
-            trainer.load(parts)
+            reader = SegmentReader(folder, REPLAY_PART, manifest)
+            trainer.load(parts, reader.read)
             trainer.log.restore(manifest["info"])
         if with_replay:
             self._saved_at = trainer.env_steps
+            if trainer.run is not None:
+                trainer.run.share(loaded.path, reader.segments)

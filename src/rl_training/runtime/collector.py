@@ -38,6 +38,7 @@ class Collector:
         self._timer = timer
         self._carry = policy.initial_carry(pool.num_envs)
         self._pending: PolicyOutput | None = None
+        self._failed = False  # whether the last step has failed, so that some environments have made it and others have not
 
     def start(self) -> None:
         """Starts the first episode of every environment."""
@@ -52,11 +53,18 @@ class Collector:
             )
             self._timer.lap("acting")
         output = self._pending  # kept until the step has succeeded, so that a run saved after a fault repeats it
+        self._failed = True
         step, finished = self.pool.step(output.action)
+        self._failed = False
         self._pending = None
         self._timer.lap("environment")
         self._carry = self.policy.next_carry(output.carry, step)
         return Collected(step, output.carry, self._carry, output.extras.get("action_mask"), finished)
+
+    def recover(self) -> list[int]:
+        """After a failed step, puts all environments back to where they were before it. Returns those that could not be
+        restored and started a new episode."""
+        return self.load_state_dict(self.state_dict()) if self._failed else []
 
     def refresh(self) -> None:
         """Copies the learner's weights if they are on another device."""
@@ -80,6 +88,7 @@ class Collector:
         self.streams.load_state_dict(state["streams"])
         self._carry = tuple(state["carry"])
         pending = state["pending"]
+        self._pending = None
         if pending is not None:
             self._pending = PolicyOutput(pending["action"], tuple(pending["carry"]), pending["extras"])
         diverged = self.pool.load_state_dict(state["pool"])
@@ -87,6 +96,7 @@ class Collector:
             self._pending = None
             ended = np.isin(np.arange(self.pool.num_envs), diverged)
             self._carry = self.policy.reset_carry(self._carry, ended)
+        self._failed = False
         return diverged
 
     def close(self) -> None:

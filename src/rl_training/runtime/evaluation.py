@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from rl_training.algorithms.policy import Policy
+from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import EnvPool
+from rl_training.rng import FINAL_EPISODES
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,17 @@ class EvaluationResult:
 
 
 def evaluate_policy(
-    policy: Policy, pool: EnvPool, episodes: int, should_stop: Callable[[], bool] = lambda: False
+    policy: Policy,
+    pool: EnvPool,
+    episodes: int,
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    stream: str = FINAL_EPISODES,
+    limit: EpisodeLimit | None = None,
 ) -> EvaluationResult | None:
     """Episode k runs in environment k mod n, so that long and short episodes count equally and the result does not depend
-    on which finishes first. Returns None if it is stopped early."""
-    pool.reset()
+    on which finishes first. Returns None if it is stopped early. The episodes are the first ones of ``stream``."""
+    pool.reset(stream, limit)
     n = pool.num_envs
     carry = policy.initial_carry(n)
     returns, lengths = [0.0] * episodes, [0] * episodes

@@ -1,14 +1,38 @@
-"""Reports of environment failures, with everything needed to reproduce them."""
+"""The end of a run that cannot go on: its environment has failed, or its learning has diverged."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from typing import TYPE_CHECKING
 
-from rl_training.errors import EnvironmentFault
+from rl_training.errors import CheckpointError, DivergenceError, EnvironmentFault, RLTrainingError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import replace_text
 from rl_training.experiment.run import Run
+
+if TYPE_CHECKING:
+    from rl_training.runtime.trainer import Trainer
+
+
+def explained(trainer: Trainer, error: EnvironmentFault | DivergenceError) -> RLTrainingError:
+    """The error to raise in place of this one, with what the user needs to know. After a fault the run is saved as it was
+    before the failing step, with a report that reproduces the failure."""
+    if isinstance(error, DivergenceError):
+        return trainer.divergence.explained(error)
+    if trainer.run is None:
+        return error
+    try:
+        trainer.divergence.check()  # what diverged may have led to the fault, and is never saved
+        report = write_fault_report(trainer.run, error, trainer.config, trainer.env_steps)
+        trainer.checkpoints.save_last()
+        trainer.run.wait()
+    except DivergenceError as divergence:
+        return trainer.divergence.explained(divergence)
+    except (CheckpointError, OSError) as failure:
+        return CheckpointError(f"{error}; saving the run then failed too: {failure}")
+    error.args = (f"{error} {report}",)
+    return error
 
 
 def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, env_steps: int) -> str:
@@ -22,7 +46,12 @@ def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, e
         "actions": fault.actions,
     }
     replace_text(path, json.dumps(report) + "\n")
+    reproduces = "the episode seed and the actions that reproduce this"
+    if fault.actions is None:
+        reproduces = (
+            "the episode seed, but the episode is longer than checkpoint.max_replay_steps, so its actions are not kept"
+        )
     return (
-        f"The run is saved at step {env_steps}; {path} has the episode seed and the actions that reproduce this. Once the "
-        f"environment is fixed: rl-training resume {shlex.quote(str(run.path))}"
+        f"The run is saved at step {env_steps}; {path} has {reproduces}. Once the environment is fixed: rl-training resume "
+        f"{shlex.quote(str(run.path))}"
     )

@@ -21,6 +21,7 @@ from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import load_acting, run_of
 from rl_training.experiment.trust import Trust
 from rl_training.models.custom import NetworkFunction
+from rl_training.runtime.divergence import require_finite
 from rl_training.types import Array, Carry, SpaceSpec, State
 
 
@@ -56,6 +57,7 @@ def policy_of(
             config = resolve_config(values)
         policy = build_policy(config, SpaceSpec.from_json(parts["agent"]["spaces"]))
         policy.load_state_dict(parts["policy"])
+    require_finite(policy, place)
     return policy, config
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+import numpy as np
+
 from rl_training.algorithms.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rl_training.data import RolloutBuffer
+from rl_training.data.segments import ReadBlock, Snapshot
+from rl_training.errors import DivergenceError
 from rl_training.runtime.cadence import Due, PhaseTimer
 from rl_training.runtime.collector import Collected
-from rl_training.types import State, UpdateResult
+from rl_training.types import Array, State, UpdateResult
 
 
 class Learner(ABC):
-    """Takes the collected steps and updates the algorithm. Its two state dicts hold its whole state."""
+    """Takes the collected steps and updates the algorithm. Its state dict and its snapshot hold its whole state."""
 
-    separate_replay: ClassVar[bool] = False  # whether ``replay_state`` is not empty; it need not be in every checkpoint
+    separate_replay: ClassVar[bool] = False  # whether ``snapshot`` is not empty; it need not be in every checkpoint
     has_statistics = False  # whether the policy has running statistics that change with every step
 
     def __init__(self, algorithm: Algorithm[Any, Any], timer: PhaseTimer) -> None:
@@ -56,12 +60,21 @@ class Learner(ABC):
         self._learning.load_state_dict(state["algorithm"])
         self._last, self._restored_metrics = None, state["metrics"]
 
-    def replay_state(self) -> State | None:
+    def snapshot(self) -> Snapshot:
         """The stored experience, if it is large enough to be saved separately and less often."""
-        return None
+        return Snapshot({}, ())
 
-    def load_replay_state(self, state: State | None, env_steps: int) -> None:
-        """Restores the stored experience; None if the checkpoint does not have it."""
+    @property
+    def snapshot_nbytes(self) -> int:
+        """The most memory that a snapshot takes."""
+        return 0
+
+    def replay_defaults(self, saved: State) -> State:
+        """A state of the stored experience with the keys of this version, for what a saved one lacks."""
+        return {"rest": {}, "rings": {}}
+
+    def load_replay(self, state: State | None, env_steps: int, read: ReadBlock) -> None:
+        """Restores the stored experience, whose blocks ``read`` gives; None if the checkpoint does not have it."""
         return
 
 
@@ -97,8 +110,16 @@ class OffPolicyLearner(Learner):
             self._last = algorithm.update(batch, env_steps)
             timer.lap("update")
             if batch.indices is not None and self._last.priorities is not None:
-                replay.update_priorities(batch, self._last.priorities.cpu().numpy())
+                self._update_priorities(batch, self._last.priorities.cpu().numpy())
                 timer.lap("sampling")
+
+    def _update_priorities(self, batch: Any, priorities: Array) -> None:
+        try:
+            self.replay.update_priorities(batch, priorities)
+        except ValueError as error:
+            if np.isfinite(priorities).all():
+                raise
+            raise DivergenceError("the errors that prioritise the replay are not finite") from error
 
     def compile(self) -> None:
         self.algorithm.compile(self.replay.example())
@@ -120,14 +141,21 @@ class OffPolicyLearner(Learner):
         self._learn_from = state["learn_from"]
         self._due.owed = state["owed"]
 
-    def replay_state(self) -> State:
-        return self.replay.state_dict()
+    def snapshot(self) -> Snapshot:
+        return self.replay.snapshot()
 
-    def load_replay_state(self, state: State | None, env_steps: int) -> None:
+    @property
+    def snapshot_nbytes(self) -> int:
+        return self.replay.snapshot_nbytes
+
+    def replay_defaults(self, saved: State) -> State:
+        return {"rest": self.replay.rest_dict(whole=not saved["rings"]), "rings": {}}
+
+    def load_replay(self, state: State | None, env_steps: int, read: ReadBlock) -> None:
         if state is None:  # start with an empty replay: no updates until it is as full as at the start of a run
             self._learn_from = env_steps + self.algorithm.config.learning_starts
         else:
-            self.replay.load_state_dict(state)
+            self.replay.load_snapshot(state, read)
 
 
 class OnPolicyLearner(Learner):

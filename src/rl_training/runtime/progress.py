@@ -35,6 +35,10 @@ class Progress:
     def note(self, text: str) -> None:
         """Shows a line about what the run is doing."""
 
+    def say(self, text: str) -> None:
+        """Shows a line that must not be missed, even if nothing else is shown."""
+        print(text, file=sys.stderr, flush=True)
+
     def update(self, watched: Watched) -> None:
         pass
 
@@ -152,6 +156,9 @@ class BarProgress(_TimedProgress):
 
     def note(self, text: str) -> None:
         self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        self.note(text)
 
     def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
         self._bar.console.print(

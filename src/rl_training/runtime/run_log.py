@@ -15,6 +15,7 @@ class RunLog:
 
     def __init__(self, timer: PhaseTimer) -> None:
         self._timer = timer
+        self._run: Run | None = None
         self._file: MetricsLog | None = None
         self._bytes = 0
         self._earlier_seconds = self._earlier_cpu_seconds = 0.0
@@ -31,11 +32,13 @@ class RunLog:
         self._cpu_start = cpu_seconds()
 
     def open(self, run: Run | None, *, tensorboard: bool, from_step: int) -> None:
+        self._run = run
         if run is not None and self._file is None:
             self._file = MetricsLog(run.path, tensorboard=tensorboard, keep_bytes=self._bytes, from_step=from_step)
 
     def write(self, kind: str, env_steps: int, metrics: Mapping[str, float]) -> None:
-        if self._file is not None:
+        if self._run is not None and self._file is not None:
+            self._run.require_present()
             self._file.write(kind, env_steps, {**metrics, **self.time_metrics(env_steps)})
 
     def close(self) -> None:

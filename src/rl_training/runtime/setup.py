@@ -45,6 +45,8 @@ def make_pool(
         env_id=config.env_id,
         workers=workers,
         fresh=config.env_fresh,
+        max_replay_steps=config.checkpoint.max_replay_steps,
+        timeout=config.env_timeout,
     )
     try:
         _require_shift_fits(config, pool.spec)

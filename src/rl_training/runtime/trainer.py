@@ -14,25 +14,30 @@ from typing import Any
 from rl_training.algorithms.base import Algorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
+from rl_training.data.segments import ReadBlock
+from rl_training.envs.boundary import StepInterrupted
 from rl_training.envs.factory import EnvFactory
+from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import EnvPool
-from rl_training.errors import CheckpointError, EnvironmentFault
+from rl_training.errors import DivergenceError, EnvironmentFault
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import REPLAY_PART, Run
-from rl_training.rng import RandomStreams
+from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, TRAINING_EPISODES, RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.compilation import Compilation
+from rl_training.runtime.divergence import DivergenceWatch
 from rl_training.runtime.episodes import EpisodeStatistics
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
-from rl_training.runtime.faults import write_fault_report
+from rl_training.runtime.faults import explained
 from rl_training.runtime.learner import Learner, make_learner
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.run_log import RunLog
 from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
+from rl_training.runtime.stopping import TrainerStop
 from rl_training.types import State
 
 
@@ -73,7 +78,7 @@ class Trainer:
         self.log = RunLog(self.timer)
         self.streams = RandomStreams(config.seed)
         algorithm_class = get_algorithm(config.algo)
-        pool = self._make_pool("env", config.num_envs, config.env_workers)
+        pool = self._make_pool(TRAINING_EPISODES, config.num_envs, config.env_workers)
         require_fit(algorithm_class, pool.spec, config.env_id)
         self._free_at_first = available_memory()
         with cpu_threads(config.threads):
@@ -93,7 +98,9 @@ class Trainer:
             "checkpoint": Due(config.checkpoint.interval),
         }
         self.checkpoints = Checkpointer(self)
-        self._started = False
+        self.divergence = DivergenceWatch(self)
+        self._stopping = TrainerStop(self)
+        self.started = False
 
     @property
     def policy(self) -> Policy:
@@ -103,25 +110,28 @@ class Trainer:
     def pool(self) -> EnvPool:
         return self.collector.pool
 
+    def pools(self) -> list[EnvPool]:
+        return [self.pool] if self._eval_pool is None else [self.pool, self._eval_pool]
+
     def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
         return make_pool(self.config, self._factory, stream, num_envs, workers)
 
     def require_room_to_save(self) -> None:
-        """Checks that the replay fits into memory twice: checkpoints are written from a copy while training continues."""
+        """Checks that the replay fits into memory with what a checkpoint, written while training continues, copies of it."""
         if self.learner.separate_replay and self.config.checkpoint.replay_every:
             require_memory(
-                2 * self.learner.nbytes,
-                "the replay, with the copy that checkpoints are written from,",
+                self.learner.nbytes + self.learner.snapshot_nbytes,
+                "the replay, with the copy of its newest part that checkpoints are written from,",
                 "lower algo_kwargs.buffer_size, or set checkpoint.replay_every: 0 and resume with an empty replay",
                 self._free_at_first,
             )
 
     # ---------------------------------------------------------------------------------------------- the loop
 
-    def train(self, total_timesteps: int | None = None) -> TrainResult:
-        """Continues until the run has seen this many env steps in all (default: the configured number)."""
+    def train(self, total_timesteps: int | None = None, *, owns_process: bool = False) -> TrainResult:
+        """Continues to this many env steps in all (default: as configured). A second signal ends a process that it owns."""
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
-        stop = StopRequest()
+        stop = StopRequest(self._stopping, owns_process=owns_process)
         evaluation = None
         self.log.start_clock()
         begun_at = self.env_steps
@@ -129,9 +139,13 @@ class Trainer:
             self.progress.note(self.describe())
             self.log.open(self.run, tensorboard=self.config.log.tensorboard, from_step=self.env_steps)
             try:
-                if not self._started:
+                self.divergence.check()
+                if not self.started:
                     self.collector.start()
-                    self._started = True
+                    self.started = True
+                for env_index in self.collector.recover():
+                    self.learner.discard(env_index)
+                    self.checkpoints.outdated()
                 self.compilation.begin(self.config, self.progress, stop)
                 self.progress.start(self, total)
                 self._loop(total, stop)
@@ -139,8 +153,10 @@ class Trainer:
                 self.checkpoints.save_last()
                 if not stop:
                     evaluation = self.evaluate(self.config.eval.final_episodes, stop)
-            except EnvironmentFault as fault:
-                self._save_after_fault(fault)
+            except (EnvironmentFault, DivergenceError) as error:
+                raise explained(self, error) from error
+            except StepInterrupted:  # in the first reset or in the last evaluation
+                self._stopping.leave_environments()
             finally:
                 self.log.close()
             if self.run is not None:
@@ -172,6 +188,8 @@ class Trainer:
         except EnvironmentFault:
             if not stop:  # a signal to the process group also ends environment processes: not a fault
                 raise
+        except StepInterrupted:  # by a signal, because an environment does not return; its step does not count
+            self._stopping.leave_environments()
 
     def _advance(self) -> None:
         """One step of every environment, then the updates that are due."""
@@ -190,9 +208,10 @@ class Trainer:
     def _chores(self, stop: StopRequest) -> None:
         """Logging, evaluation and checkpoints that are due between two steps."""
         if self._due["log"].settle():
+            self.divergence.check()
             self.log.write("train", self.env_steps, self._train_metrics())
         if self._due["eval"].count():
-            result = self.evaluate(self.config.eval.episodes, stop)
+            result = self.evaluate(self.config.eval.episodes, stop, stream=SELECTION_EPISODES)
             if result is None:
                 return  # stopped early: still due, so it is repeated after resuming
             self._due["eval"].settle()
@@ -201,13 +220,24 @@ class Trainer:
             self.checkpoints.save_due()
         self.progress.update(self)
 
-    def evaluate(self, episodes: int, stop: StopRequest | None = None) -> EvaluationResult | None:
+    def evaluate(
+        self,
+        episodes: int,
+        stop: StopRequest | None = None,
+        *,
+        stream: str = FINAL_EPISODES,
+        max_episode_steps: int | None = None,
+    ) -> EvaluationResult | None:
         """Evaluates the deterministic policy on separate environments; training is not affected."""
+        self.divergence.check()
         if self._eval_pool is None:
-            self._eval_pool = self._make_pool("eval", self.config.eval.num_envs, "inline")
+            self._eval_pool = self._make_pool(SELECTION_EPISODES, self.config.eval.num_envs, "inline")
+        limit = EpisodeLimit(max_episode_steps or self.config.eval.max_episode_steps, self.config.env_id)
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
-            result = evaluate_policy(self.collector.policy, self._eval_pool, episodes, lambda: bool(stop))
+            result = evaluate_policy(
+                self.collector.policy, self._eval_pool, episodes, lambda: bool(stop), stream=stream, limit=limit
+            )
         self.timer.lap("evaluation")
         return result
 
@@ -257,25 +287,13 @@ class Trainer:
             "learner": self.learner.state_dict(),
         }
 
-    def _save_after_fault(self, fault: EnvironmentFault) -> None:
-        """Saves the run as it was before the failing step, with a report that reproduces the failure; then raises it."""
-        if self.run is not None:
-            try:
-                report = write_fault_report(self.run, fault, self.config, self.env_steps)
-                self.checkpoints.save_last()
-                self.run.wait()
-            except (CheckpointError, OSError) as error:
-                raise CheckpointError(f"{fault}; saving the run then failed too: {error}") from fault
-            fault.args = (f"{fault} {report}",)
-        raise fault
-
-    def load(self, parts: Mapping[str, State]) -> None:
-        """Restores the parts of a checkpoint."""
+    def load(self, parts: Mapping[str, State], read: ReadBlock) -> None:
+        """Restores the parts of a checkpoint; ``read`` gives the blocks of its replay."""
         state = parts["training"]
         self.env_steps = state["env_steps"]
         self.policy.load_state_dict(parts["policy"])
         self.learner.load_state_dict(state["learner"])
-        self.learner.load_replay_state(parts.get(REPLAY_PART), self.env_steps)
+        self.learner.load_replay(parts.get(REPLAY_PART), self.env_steps, read)
         self.streams.load_state_dict(state["streams"])
         self.compilation.in_force = state["compiled"]
         self.episodes.load_state_dict(state["episodes"])
@@ -285,7 +303,7 @@ class Trainer:
         self.checkpoints.count = state["checkpoints"]
         for env_index in self.collector.load_state_dict(state["collector"]):
             self.learner.discard(env_index)
-        self._started = True
+        self.started = True
 
     def close(self) -> None:
         self.log.close()

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.factory import Env, EnvFactory, RegisteredEnv, env_name
+from rl_training.envs.limit import EpisodeLimit
 from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import remove
+from rl_training.rng import FINAL_EPISODES
 from rl_training.runtime.evaluation import evaluate_policy
 from rl_training.runtime.setup import make_pool
 
@@ -111,10 +113,10 @@ def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None
         factory = RegisteredEnv(config.env_id, config.env_kwargs)
     if isinstance(factory, RegisteredEnv):
         factory = _drawing(factory)
-    with contextlib.closing(make_pool(config, factory and FilmedEnv(factory, film), "eval", 1)) as pool:
+    with contextlib.closing(make_pool(config, factory and FilmedEnv(factory, film), FINAL_EPISODES, 1)) as pool:
         film.frames.clear()  # the pool has already reset its environment once, to check its output
         film.episode = -1
-        evaluate_policy(policy, pool, 1)
+        evaluate_policy(policy, pool, 1, limit=EpisodeLimit(config.eval.max_episode_steps, config.env_id))
     if (dtype := film.frames[0].dtype) != np.uint8:
         raise ConfigError(f"{config.env_id} renders images of {dtype}; a video needs uint8, or floats from 0 to 1")
     partial = path.with_name(f"{path.stem}.partial{path.suffix}")

@@ -1,0 +1,231 @@
+"""What each unfinished episode has given so far, in a few bytes per step: enough to replay it, and to tell from which step on
+a replay gives something else.
+
+A step takes its action (in the smallest type that holds it), the exact reward, and a digest of 4 bytes for the observation
+and another for the action mask. Digests are of the packed observations that the run uses, in their single precision.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.types import ActionSpec, Array, SpaceSpec, State
+
+Digests = NDArray[np.uint32]
+#: Steps are digested many at a time, which takes a tenth of the time; at most this many steps and bytes wait for it.
+MOST_WAITING_STEPS = 64
+MOST_WAITING_BYTES = 1 << 18
+
+
+class EpisodeRecord(NamedTuple):
+    """The log of one episode. The first digests are of what ``reset`` returned."""
+
+    actions: Array  # (step, ...) as the environment got them
+    obs: Digests  # (1 + step,)
+    reward: NDArray[np.float32]  # (step,)
+    mask: Digests  # (1 + step,); empty if actions are not masked
+
+
+class _Waiting(NamedTuple):
+    """One step of all environments that is not digested yet."""
+
+    actions: Array
+    obs: Array
+    reward: NDArray[np.float32]
+    mask: NDArray[np.bool_] | None
+    active: Sequence[int] | None  # the environments that made the step; None: all
+
+
+class EpisodeLog:
+    """The logs of N environments. An episode longer than ``most_steps`` is not kept, because it will not be replayed."""
+
+    def __init__(self, num_envs: int, spec: SpaceSpec, most_steps: int | None = None) -> None:
+        self.most_steps = most_steps
+        self.lengths = [0] * num_envs
+        self._num_envs, self._masked = num_envs, spec.action.masked
+        self._action_type, self._action_shape = _compact_type(spec.action), spec.action.raw_shape
+        fields: list[Any] = [("action", self._action_type, self._action_shape), ("obs", np.uint32), ("reward", np.float32)]
+        self._row = np.dtype([*fields, ("mask", np.uint32)] if self._masked else fields)
+        self._rows = [np.empty(0, self._row) for _ in range(num_envs)]
+        self._kept = [0] * num_envs  # rows in use
+        nothing = np.empty(0, np.uint32)
+        self._first: list[tuple[Array, NDArray[np.bool_] | None] | None] = [None] * num_envs  # of resets, not digested yet
+        self._first_digests: list[tuple[Digests, Digests]] = [(nothing, nothing)] * num_envs
+        self._waiting: list[_Waiting] = []
+        self._since = [0] * num_envs  # the waiting steps from here on are of the episode under way
+        size = max(1, num_envs * sum(leaf.nbytes for leaf in spec.observation.leaves))
+        self._most_waiting = max(1, min(MOST_WAITING_STEPS, MOST_WAITING_BYTES // size))
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the digested steps."""
+        return sum(rows.nbytes for rows in self._rows)
+
+    def begin(self, i: int, obs: Array, mask: NDArray[np.bool_] | None) -> None:
+        """Environment i has begun an episode with this observation and this mask."""
+        self._first[i] = obs.copy(), None if mask is None else mask.copy()
+        self._rows[i], self._kept[i] = self._rows[i][:0].copy(), 0
+        self._since[i] = len(self._waiting)
+        self.lengths[i] = 0
+
+    def add(
+        self,
+        actions: Array,
+        obs: Array,
+        reward: NDArray[np.float32],
+        mask: NDArray[np.bool_] | None,
+        active: Sequence[int] | None = None,
+    ) -> None:
+        """One step of all environments, or of the active ones. The arrays must not change afterwards, except the actions."""
+        lengths = self.lengths
+        for i in range(self._num_envs) if active is None else active:
+            lengths[i] += 1
+        compact = actions.astype(self._action_type)
+        self._waiting.append(_Waiting(compact, obs, reward, mask, None if active is None else tuple(active)))
+        if len(self._waiting) >= self._most_waiting:
+            self._digest_waiting()
+
+    def _digest_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        since, self._since = self._since, [0] * self._num_envs
+        if not waiting:
+            return
+        steps = np.empty((len(waiting), self._num_envs), self._row)
+        shape = steps.shape
+        steps["action"] = np.concatenate([step.actions for step in waiting]).reshape(*shape, *self._action_shape)
+        steps["obs"] = digests(np.concatenate([step.obs for step in waiting])).reshape(shape)
+        steps["reward"] = np.concatenate([step.reward for step in waiting]).reshape(shape)
+        if self._masked:
+            steps["mask"] = digests(np.concatenate([_array(step.mask) for step in waiting])).reshape(shape)
+        partly = any(step.active is not None for step in waiting)
+        for i in range(self._num_envs):
+            own = steps[since[i] :, i]
+            if partly:
+                own = own[[step.active is None or i in step.active for step in waiting[since[i] :]]]
+            self._keep(i, own)
+
+    def _keep(self, i: int, steps: Array) -> None:
+        if self.most_steps is not None and self.lengths[i] > self.most_steps:
+            self._rows[i], self._kept[i] = np.empty(0, self._row), 0
+            return
+        kept = self._kept[i]
+        needed = kept + len(steps)
+        if needed > len(self._rows[i]):
+            larger = np.empty(needed + needed // 4, self._row)
+            larger[:kept] = self._rows[i][:kept]
+            self._rows[i] = larger
+        self._rows[i][kept:needed] = steps
+        self._kept[i] = needed
+
+    def actions(self, i: int) -> Array | None:
+        """The actions of the episode under way as the environment got them; None if they were not kept."""
+        self._digest_waiting()
+        if self._kept[i] != self.lengths[i]:
+            return None
+        compact = self._rows[i]["action"][: self._kept[i]]
+        return compact.astype(np.int64 if self._action_type.kind == "u" else self._action_type)
+
+    def record(self, i: int) -> EpisodeRecord:
+        """The episode of environment i so far; without steps if they were not kept."""
+        self._digest_waiting()
+        rows = self._rows[i][: self._kept[i]]
+        first_obs, first_mask = self._digest_first(i)
+        return EpisodeRecord(
+            rows["action"].copy(),
+            np.concatenate([first_obs, rows["obs"]]),
+            rows["reward"].copy(),
+            np.concatenate([first_mask, rows["mask"]]) if self._masked else first_mask,
+        )
+
+    def state_dict(self) -> State:
+        """The records of all environments."""
+        records = [self.record(i) for i in range(self._num_envs)]
+        return {
+            "lengths": list(self.lengths),
+            "actions": [record.actions for record in records],
+            "obs_digests": [record.obs for record in records],
+            "rewards": [record.reward for record in records],
+            "mask_digests": [record.mask for record in records],
+        }
+
+    def _digest_first(self, i: int) -> tuple[Digests, Digests]:
+        first, self._first[i] = self._first[i], None
+        if first is not None:
+            obs, mask = first
+            self._first_digests[i] = digests(obs[None]), np.empty(0, np.uint32) if mask is None else digests(mask[None])
+        return self._first_digests[i]
+
+    def restore(self, i: int, record: EpisodeRecord, length: int) -> None:
+        """Environment i continues a recorded episode, which has this many steps."""
+        self._digest_waiting()
+        rows = np.empty(len(record.actions), self._row)
+        rows["action"], rows["obs"], rows["reward"] = record.actions, record.obs[1:], record.reward
+        if self._masked:
+            rows["mask"] = record.mask[1:]
+        self._rows[i], self._kept[i] = rows, len(rows)
+        self._first[i], self._first_digests[i] = None, (record.obs[:1], record.mask[:1])
+        self.lengths[i] = length
+
+
+def _compact_type(action: ActionSpec) -> np.dtype[Any]:
+    """The smallest type that holds every action of the environment."""
+    if action.kind == "continuous":
+        return action.to_env(np.zeros((1, *action.shape), np.float32)).dtype
+    last = action.start + action.count - 1
+    return np.min_scalar_type(last) if action.start >= 0 else np.dtype(np.int64)
+
+
+def _array(mask: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    assert mask is not None, "an environment that masks actions always has a mask"
+    return mask
+
+
+def digests(rows: Array) -> Digests:
+    """A digest of each row: its words of 32 bits times fixed odd numbers, added up, and of this sum the upper half. This is
+    multilinear hashing, where two different rows agree by a chance of 2^-32. Checkpoints contain it: it must not change."""
+    row_bytes = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
+    if row_bytes.shape[1] % 4:
+        row_bytes = np.pad(row_bytes, ((0, 0), (0, -row_bytes.shape[1] % 4)))
+    words = row_bytes.view(np.uint32).astype(np.uint64)
+    sums: NDArray[np.uint64] = words @ _factors(words.shape[1])
+    upper: Digests = (sums >> np.uint64(32)).astype(np.uint32)
+    return upper
+
+
+@functools.cache
+def _factors(count: int) -> NDArray[np.uint64]:
+    """Fixed odd numbers that look random: the outputs of SplitMix64."""
+    x = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    factors: NDArray[np.uint64] = (x ^ (x >> np.uint64(31))) | np.uint64(1)
+    return factors
+
+
+def first_difference(saved: EpisodeRecord, found: EpisodeRecord, ended: str | None = None) -> str | None:
+    """What a replay first gave that the episode did not, or None. ``ended`` names the flag by which the replay ended with its
+    last step, where the episode went on."""
+    steps = min(len(saved.reward), len(found.reward))
+    other_obs = saved.obs[: steps + 1] != found.obs[: steps + 1]
+    other_mask = saved.mask[: steps + 1] != found.mask[: steps + 1]
+    other_reward = np.concatenate([[False], saved.reward[:steps].view(np.uint32) != found.reward[:steps].view(np.uint32)])
+    firsts = [int(other.argmax()) for other in (other_obs, other_mask, other_reward) if other.any()]
+    if ended is not None:
+        firsts.append(steps)
+    if not firsts:
+        return None
+    step = min(firsts)
+    parts = ["another observation"] if other_obs[step] else []
+    if other_reward[step]:
+        parts.append(f"the reward {found.reward[step - 1]} in place of {saved.reward[step - 1]}")
+    if len(other_mask) and other_mask[step]:
+        parts.append("another action_mask")
+    if ended is not None and step == steps:
+        parts.append(f"{ended} = true")
+    where = f"step {step} of {len(saved.reward)}" if step else "its reset"
+    return f"{where} gave {' and '.join(parts)}"

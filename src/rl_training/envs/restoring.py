@@ -1,0 +1,148 @@
+"""Restores the unfinished episodes of a checkpoint: from the state that an environment has saved itself, or by a replay of
+the actions, in which everything is compared that the environment gives."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.envs.checks import Receiver, reward_problem
+from rl_training.envs.episode_log import EpisodeLog, EpisodeRecord, first_difference
+from rl_training.envs.workers import Worker
+from rl_training.errors import described
+from rl_training.types import Array, SpaceSpec, State
+
+#: Actions that a worker gets at a time, so that the results of a long episode never fill the memory.
+ACTIONS_AT_A_TIME = 128
+
+
+class NonDeterministicEnvironment(UserWarning):
+    """A replay of an episode's seed and actions did not give what the episode had given."""
+
+
+class EpisodeNotReplayed(UserWarning):
+    """An episode was too long to be replayed when its run was resumed."""
+
+
+@dataclass(frozen=True)
+class SavedEpisode:
+    """The unfinished episode of one environment in a checkpoint."""
+
+    record: EpisodeRecord
+    length: int
+    obs: Array  # the observation reached
+    mask: NDArray[np.bool_] | None  # the actions allowed now
+    env_state: State | None = None  # if the environment saves its own
+
+    @classmethod
+    def of(cls, state: State, i: int) -> SavedEpisode:
+        """The episode of environment i in the state of a pool."""
+        columns = (state[name][i] for name in ("actions", "obs_digests", "rewards", "mask_digests"))
+        record = EpisodeRecord(*map(np.asarray, columns))
+        # rl_training 0.2.0 saved neither lengths nor digests; its states get the empty ones of a new pool
+        length = max(state["lengths"][i], len(record.actions))
+        mask = None if state["mask"] is None else state["mask"][i]
+        return cls(record, length, state["obs"][i], mask, state["env_states"][i])
+
+
+def own_state_of(worker: Worker, name: str) -> State | None:
+    """The state that an environment saves itself; None if it does not, or if that fails, with a warning."""
+    try:
+        return worker.own_state()
+    except (Exception, SystemExit) as error:
+        warnings.warn(
+            f"{name}: its own state cannot be saved ({described(error)}), so its episode will be replayed when the run is "
+            "resumed",
+            stacklevel=3,
+        )
+        return None
+
+
+class Restoring:
+    """Restores one environment, whose worker, name in messages and episode seed these are."""
+
+    def __init__(self, worker: Worker, name: str, seed: int, spec: SpaceSpec) -> None:
+        self._worker, self._name, self._seed, self._spec = worker, name, seed, spec
+
+    def restore(self, saved: SavedEpisode, most_steps: int | None) -> SavedEpisode | None:
+        """The episode as it was restored. None if that is not possible or would replay more than ``most_steps``, with a
+        warning."""
+        if saved.env_state is not None:
+            problem = self._restore_own(saved.env_state)
+            if problem is None:
+                return saved
+            self._warn(f"{self._name}: {problem}; its episode is replayed instead", NonDeterministicEnvironment)
+        lost = "so a new episode starts and this run is not an exact continuation"
+        too_long = most_steps is not None and saved.length > most_steps
+        if too_long or len(saved.record.actions) != saved.length:
+            limit = f"({most_steps})" if too_long else "when it was saved"
+            self._warn(
+                f"{self._name} is {saved.length} steps into its episode, more than checkpoint.max_replay_steps {limit}, "
+                f"{lost}",
+                EpisodeNotReplayed,
+            )
+            return None
+        found, problem = self._replay(saved)
+        if problem is None:
+            return found
+        self._warn(
+            f"{self._name} is not deterministic: in a replay of its episode (seed {self._seed}, {saved.length} actions), "
+            f"{problem}, {lost}. If its reset does not restore everything, set env_fresh: true.",
+            NonDeterministicEnvironment,
+        )
+        return None
+
+    @staticmethod
+    def _warn(message: str, category: type[Warning]) -> None:
+        warnings.warn(message, category, stacklevel=4)
+
+    def _restore_own(self, state: State) -> str | None:
+        try:
+            return self._worker.restore_own_state(self._seed, state)
+        except (Exception, SystemExit) as error:
+            return f"its own state cannot be restored ({described(error)})"
+
+    def _replay(self, saved: SavedEpisode) -> tuple[SavedEpisode, str | None]:
+        """Plays the actions of a saved episode again. Returns what this gave, and what is wrong with it, if anything."""
+        spec, failure, ended = self._spec, None, None
+        log, receiver = EpisodeLog(1, spec), Receiver(spec)
+        obs = np.zeros((1, *spec.observation.shape), spec.observation.dtype)
+        mask = np.ones((1, spec.action.count), np.bool_) if spec.action.masked else None
+        actions = saved.record.actions
+        if spec.action.kind == "discrete":
+            actions = actions.astype(np.int64)  # the type in which a policy gives them
+        try:
+            failure = receiver.store(obs, mask, 0, self._worker.reset(self._seed))
+            log.begin(0, obs[0], None if mask is None else mask[0])
+            for start in range(0, len(actions), ACTIONS_AT_A_TIME):
+                if failure is not None or ended is not None:
+                    break
+                some = actions[start : start + ACTIONS_AT_A_TIME]
+                results, failure = self._worker.play(list(some))
+                for action, (observed, reward, terminated, truncated) in zip(some, results, strict=False):
+                    obs, mask = obs.copy(), None if mask is None else mask.copy()
+                    problem = receiver.store(obs, mask, 0, observed) or reward_problem(reward)
+                    if problem is not None:
+                        failure = problem
+                        break
+                    log.add(np.asarray(action)[None], obs, np.array([reward], np.float32), mask)
+                    ended = "terminated" if terminated else "truncated" if truncated else None
+        except (Exception, SystemExit) as error:
+            failure = described(error)
+        found = replace(saved, record=log.record(0), obs=obs[0], mask=None if mask is None else mask[0])
+        return found, _problem(saved, found, failure, ended)
+
+
+def _problem(saved: SavedEpisode, found: SavedEpisode, failure: str | None, ended: str | None) -> str | None:
+    if len(found.record.obs) == 0:
+        return f"its reset failed: {failure}"
+    if failure is not None:
+        failure = f"step {len(found.record.actions) + 1} of {saved.length} failed: {failure}"
+    if len(saved.record.obs) == saved.length + 1:
+        return first_difference(saved.record, found.record, ended) or failure
+    if failure is None and (ended is not None or not np.array_equal(found.obs, saved.obs)):
+        return "the saved observation was not reached"  # all that can be compared in a run of rl_training 0.2.0
+    return failure

@@ -1,0 +1,37 @@
+"""What the algorithms need to know of an actor and a critic."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from rl_training.models.action_head import ActionHead
+from rl_training.models.encoder import through_torch
+from rl_training.types import Array
+
+
+class ActionNetwork(nn.Module, ABC):
+    """A network whose output describes a distribution over actions, by its ``head``."""
+
+    head: ActionHead
+
+    @abstractmethod
+    def action_output(self, obs: Tensor) -> Tensor:
+        """The output for observations that are not prepared."""
+
+    def numpy_action_output(self) -> Callable[[Array], Array]:
+        """``action_output`` on numpy arrays. Valid until the parameters move to other memory."""
+        return through_torch(self.action_output, self)
+
+
+class SeparateActorCritic(nn.Module):
+    """An actor and a critic without parameters in common, so that each has its own optimiser."""
+
+    actor: nn.Module
+    critic: nn.Module
+
+    def prepare(self, obs: Tensor) -> Tensor:
+        """Prepares observations for both. This has no parameters, so an update does it once for all its passes."""
+        return obs

@@ -1,0 +1,65 @@
+"""What stopping a trainer by a signal means: what is said, what is saved, what is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from typing import TYPE_CHECKING
+
+from rl_training.envs.boundary import Boundary
+
+if TYPE_CHECKING:
+    from rl_training.runtime.trainer import Trainer
+
+
+class TrainerStop:
+    """The part of a trainer that ``StopRequest`` uses, also in another thread and in the handler of a signal."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def boundaries(self) -> list[Boundary]:
+        return [pool.boundary for pool in self._trainer.pools()]
+
+    def leave_environments(self) -> None:
+        """After an interruption, which may have come just when a pool was about to do this itself."""
+        for boundary in self.boundaries():
+            boundary.leave()
+
+    def say(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # closed, or in the middle of printing something else
+            self._trainer.progress.say(text)
+
+    def save_without_step(self) -> str:
+        """Saves the run as it was before the step that does not return."""
+        trainer = self._trainer
+        hanging = f"the environment {trainer.config.env_id} does not return"
+        if trainer.run is None or not trainer.started:
+            return f"{hanging}, and there is nothing to save"
+        trainer.checkpoints.save_last()
+        trainer.run.wait()
+        return f"{hanging}; {self.saved()}"
+
+    def saved(self) -> str:
+        """How to continue a run that was stopped."""
+        trainer = self._trainer
+        if not trainer.started:
+            return f"stopped before the first step; start again with: {self._resume()}"
+        return f"stopped and saved at step {trainer.env_steps}; continue with: {self._resume()}"
+
+    def unsaved(self) -> str:
+        """What is lost if the process ends now, and what is left."""
+        trainer, at = self._trainer, f"stopped without saving at step {self._trainer.env_steps}"
+        if trainer.run is None:
+            return f"{at}: the run has no directory, so nothing of it is left"
+        step = trainer.run.resumable_step()
+        if step is None:
+            return f"{at}: nothing had been saved, so all steps are lost; start again with: {self._resume()}"
+        if step >= trainer.env_steps:
+            return f"{at}: all steps had been saved, nothing is lost; continue with: {self._resume()}"
+        lost = f"the steps after {step} are lost" if step else "all steps are lost"
+        return f"{at}: {lost}; continue from step {step} with: {self._resume()}"
+
+    def _resume(self) -> str:
+        assert self._trainer.run is not None
+        return f"rl-training resume {shlex.quote(str(self._trainer.run.path))}"

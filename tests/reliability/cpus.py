@@ -1,0 +1,91 @@
+"""The fast tests as other CPUs compute them: ``make test-cpus``.
+
+Libraries choose instructions by the CPU that they find, and with them the order of sums and the last bits of results.
+Variables make them choose others; they are read when a library is loaded, so every variant has a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from reliability.results import append
+
+RESULTS = "cpus.jsonl"
+TESTS = Path(__file__).parent.parent
+#: The tests that train, or compare bits or numbers with a tolerance.
+NUMERIC = (
+    "test_c51_update.py", "test_checkpoint_workflows.py", "test_collector.py", "test_compiled.py", "test_conformance.py",
+    "test_dqn_trainer_smoke.py", "test_dqn_update.py", "test_drq_trainer_smoke.py", "test_drq_update.py",
+    "test_drqn_update.py", "test_drqv2_trainer_smoke.py", "test_drqv2_update.py", "test_golden.py", "test_gru.py",
+    "test_normalization.py", "test_observation_tree.py", "test_parts.py", "test_ppo_trainer_smoke.py", "test_ppo_update.py",
+    "test_public_api.py", "test_qr_dqn_update.py", "test_r2d2_trainer_smoke.py", "test_r2d2_update.py",
+    "test_rainbow_parts.py", "test_recurrent_models.py", "test_recurrent_ppo_update.py", "test_resume.py",
+    "test_rollout_conformance.py", "test_sac_trainer_smoke.py", "test_sac_update.py", "test_state_bytes.py",
+    "test_stateful_prediction.py", "test_update.py",
+)  # fmt: skip
+
+
+def cpu_flags() -> set[str]:
+    """The instruction sets of this CPU, as Linux names them."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return set(found.group(1).split()) if found else set()
+
+
+def numpy_features() -> str:
+    """What NumPy would use of this CPU beyond its baseline. Asked in another process, which the answer must not change."""
+    code = (
+        "from numpy._core._multiarray_umath import __cpu_dispatch__ as d, __cpu_features__ as f; "
+        "print(' '.join(n for n in d if f.get(n)))"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def variants() -> dict[str, dict[str, str]]:
+    """Those that fit this machine: none asks for instructions that it lacks."""
+    wide = {"avx2", "fma"} <= cpu_flags()
+    found = [
+        {"ATEN_CPU_CAPABILITY": "default"},
+        {"ATEN_CPU_CAPABILITY": "avx2"} if wide else {},
+        {"ONEDNN_MAX_CPU_ISA": "SSE41"},
+        {"ONEDNN_MAX_CPU_ISA": "AVX2"} if wide else {},
+        {"MKL_CBWR": "COMPATIBLE"},
+        {"OPENBLAS_CORETYPE": "Haswell"} if wide else {},
+        {"NPY_DISABLE_CPU_FEATURES": numpy_features()} if numpy_features() else {},
+    ]
+    return {" ".join(f"{name}={value}" for name, value in one.items()): one for one in found if one}
+
+
+def run(name: str, variables: dict[str, str], tests: list[str], processes: int) -> dict[str, object]:
+    """The result of the tests under these variables."""
+    command = [sys.executable, "-m", "pytest", "-n", str(processes), "-p", "no:cacheprovider", "-rfE", "--tb=short", *tests]
+    done = subprocess.run(command, cwd=TESTS.parent, env={**os.environ, **variables}, capture_output=True, text=True)
+    last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-300:]
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    print(f"{name}: {last}", *failed, sep="\n    ", flush=True)
+    if done.returncode != 0:
+        print(done.stdout[-6000:], flush=True)
+    return {"variant": name, "code": done.returncode, "result": last, "failed": failed}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--numeric", action="store_true", help="only the tests that train or compare numbers")
+    parser.add_argument("--variant", help="only those whose name contains this")
+    parser.add_argument("-n", "--processes", type=int, default=2)
+    arguments = parser.parse_args()
+    chosen = [str(TESTS / name) for name in NUMERIC] if arguments.numeric else []
+    scope = "numeric tests" if arguments.numeric else "all fast tests"
+    worst = 0
+    for variant, values in variants().items():
+        if arguments.variant and arguments.variant not in variant:
+            continue
+        result = run(variant, values, chosen, arguments.processes)
+        append(RESULTS, [{"scope": scope, **result}])
+        worst = max(worst, int(str(result["code"])))
+    sys.exit(worst)

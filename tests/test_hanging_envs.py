@@ -1,0 +1,375 @@
+"""Environments that do not return: signals save and stop all the same, timeouts are faults, and no process is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from conftest import final_fingerprint, tiny_values
+from moments import PATIENCE, kill, start, wait_for_checkpoint, wait_until
+
+from rl_training.cli import main
+from rl_training.envs.boundary import Boundary, SlowEnvironment
+from rl_training.envs.factory import RegisteredEnv
+from rl_training.envs.pool import SeededEnvPool
+from rl_training.envs.workers import SHORT_CLOSING_TIME
+from rl_training.errors import EnvironmentFault
+from rl_training.experiment.run import step_directories
+from rl_training.runtime import signals
+
+HANGING = "hanging_envs:Hanging-v0"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def write_config(tmp_path: Path, how: str, where: str = "step", **values: Any) -> Path:
+    """A run of 120 steps of each environment that hangs after 60, or in its first reset."""
+    config, place = tmp_path / "config.yaml", tmp_path / "place"
+    place.mkdir()
+    settings: dict[str, Any] = {
+        "env_id": HANGING,
+        "env_kwargs": {"place": str(place), "how": how, "where": where, "after": 1 if where == "reset" else 60},
+        "total_timesteps": 120 * values.get("num_envs", 1),
+        "eval": {"interval": 0, "episodes": 1, "final_episodes": 1, "num_envs": 1},
+        "checkpoint": {"interval": 40},
+    }
+    config.write_text(yaml.safe_dump(tiny_values("dqn", **{**settings, **values})))
+    return config
+
+
+def start_run(tmp_path: Path, how: str, where: str = "step", **values: Any) -> tuple[subprocess.Popen[str], Path]:
+    """A run whose environment hangs; the process is there when it does."""
+    config, run = write_config(tmp_path, how, where, **values), tmp_path / "run"
+    process = start("train", "--config", str(config), "--output-dir", str(run), "--quiet")
+    workers = values.get("num_envs", 1) if values.get("env_workers") == "subprocess" else 1
+    wait_until(lambda: len(hanging(tmp_path)) == workers, process)
+    return process, run
+
+
+def hanging(tmp_path: Path) -> list[int]:
+    """The ids of the processes in which an environment hangs."""
+    return [int(file.name.removeprefix("hangs-")) for file in (tmp_path / "place").glob("hangs-*")]
+
+
+def running(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for_end(pids: list[int]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while any(map(running, pids)):
+        assert time.monotonic() < deadline, "a process is left behind"
+        time.sleep(0.01)
+
+
+def assert_resumes_exactly(tmp_path: Path, run: Path) -> None:
+    """Repairs the environment, resumes the run and compares it with one that was never stopped."""
+    (tmp_path / "place" / "go").touch()
+    assert main(["resume", str(run), "--quiet"]) == 0
+    assert main(["train", "--config", str(tmp_path / "config.yaml"), "--output-dir", str(tmp_path / "whole"), "--quiet"]) == 0
+    assert final_fingerprint(run) == final_fingerprint(tmp_path / "whole")
+
+
+# ------------------------------------------------------------------------------------------------------- signals
+
+
+@pytest.mark.parametrize(
+    ("how", "number"), [("sleep", signal.SIGINT), ("stubborn", signal.SIGTERM), ("deadlock", signal.SIGINT)]
+)
+def test_a_signal_during_a_step_that_hangs_saves_and_stops(how: str, number: signal.Signals, tmp_path: Path) -> None:
+    process, run = start_run(tmp_path, how)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + number, errors
+    assert "Traceback" not in errors
+    assert errors.startswith("finishing the step and saving; ")
+    assert f"stopped and saved at step 60; continue with: rl-training resume {run}" in output + errors
+    assert step_directories(run)[0].name == "step-0000000060"
+    assert not list(run.glob("fault-*"))
+    assert_resumes_exactly(tmp_path, run)
+
+
+def test_a_run_that_hangs_has_stopped_within_ten_seconds() -> None:
+    """The waiting times of the worst case; saving a small run takes a fraction of a second."""
+    assert signals.PATIENCE < signals.LAST_PATIENCE
+    assert signals.LAST_PATIENCE + 2 * SHORT_CLOSING_TIME <= 5
+
+
+def test_a_signal_while_worker_processes_hang_saves_and_stops(tmp_path: Path) -> None:
+    process, run = start_run(tmp_path, "locked", env_workers="subprocess", num_envs=3)
+    workers = hanging(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert f"stopped and saved at step 180; continue with: rl-training resume {run}" in output
+    wait_for_end(workers)
+
+
+def test_a_signal_during_the_first_reset_stops_before_the_first_step(tmp_path: Path) -> None:
+    process, run = start_run(tmp_path, "sleep", "reset")
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert output == f"stopped before the first step; start again with: rl-training resume {run}\n"
+    assert not step_directories(run)
+
+
+def test_an_environment_that_hangs_when_it_is_closed_does_not_keep_the_process(tmp_path: Path) -> None:
+    process, _ = start_run(tmp_path, "sleep", "step-close")
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "stopped and saved at step 60" in output
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("how", ["sleep", "deadlock"])
+def test_a_second_signal_stops_at_once_and_says_what_is_lost(how: str, number: signal.Signals, tmp_path: Path) -> None:
+    process, run = start_run(tmp_path, how)
+    wait_for_checkpoint(run, process)
+    assert process.stderr is not None
+    process.send_signal(number)
+    how_often = "press" if number == signal.SIGINT else "send the signal"
+    assert process.stderr.readline() == f"finishing the step and saving; {how_often} again to stop without saving\n"
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + number
+    assert output == ""
+    assert errors == (
+        "stopped without saving at step 60: the steps after 40 are lost; continue from step 40 with: rl-training resume "
+        f"{run}\n"
+    )
+    assert [path.name for path in step_directories(run)] == ["step-0000000040"]
+    if how == "sleep" and number == signal.SIGINT:
+        assert_resumes_exactly(tmp_path, run)
+
+
+def test_a_second_signal_before_the_first_checkpoint(tmp_path: Path) -> None:
+    process, run = start_run(tmp_path, "sleep", checkpoint={"interval": 0})
+    assert process.stderr is not None
+    process.send_signal(signal.SIGINT)
+    process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert errors == (
+        "stopped without saving at step 60: nothing had been saved, so all steps are lost; start again with: rl-training "
+        f"resume {run}\n"
+    )
+    assert_resumes_exactly(tmp_path, run)
+
+
+LEARN_TWICE = """
+import sys
+from pathlib import Path
+from rl_training import DQN
+config, run, go = sys.argv[1:]
+agent = DQN.from_config(config, output_dir=run)
+try:
+    agent.learn()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+Path(go).touch()
+agent.learn()
+agent.close()
+"""
+
+
+def test_a_second_ctrl_c_in_python_is_a_keyboard_interrupt(tmp_path: Path) -> None:
+    """It must not end the user's process, which may be a notebook. The agent can go on learning, exactly."""
+    run, place, config = tmp_path / "run", tmp_path / "place", write_config(tmp_path, "sleep")
+    command = [sys.executable, "-c", LEARN_TWICE, str(config), str(run), str(place / "go")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: bool(hanging(tmp_path)), process)
+    wait_for_checkpoint(run, process)
+    assert process.stderr is not None
+    process.send_signal(signal.SIGINT)
+    assert "press again to stop without saving" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, output) == (0, "interrupted\n"), errors
+    assert errors.startswith("stopped without saving at step 60: the steps after 40 are lost; continue from step 40")
+    assert main(["train", "--config", str(config), "--output-dir", str(tmp_path / "whole"), "--quiet"]) == 0
+    assert final_fingerprint(run) == final_fingerprint(tmp_path / "whole")
+
+
+# ------------------------------------------------------------------------------------- processes and their parent
+
+
+@pytest.mark.parametrize("how", ["sleep", "locked"])
+def test_no_worker_outlives_its_parent(how: str, tmp_path: Path) -> None:
+    process, _ = start_run(tmp_path, how, env_workers="subprocess", num_envs=2)
+    workers = hanging(tmp_path)
+    assert all(map(running, workers))
+    kill(process)
+    wait_for_end(workers)
+
+
+def test_a_worker_that_waits_ends_with_its_parent_on_any_system(tmp_path: Path) -> None:
+    """Without the signal that only Linux has: the worker is started by another thread than the main one."""
+    code = (
+        "import sys, threading\n"
+        "from rl_training.cli import main\n"
+        "thread = threading.Thread(target=main, args=(sys.argv[1:],))\n"
+        "thread.start()\n"
+        "thread.join()\n"
+    )
+    arguments = ["train", "--config", str(write_config(tmp_path, "sleep", env_workers="subprocess"))]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments, "--output-dir", str(tmp_path / "run"), "--quiet"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: bool(hanging(tmp_path)), process)
+    workers = hanging(tmp_path)
+    kill(process)
+    wait_for_end(workers)
+
+
+def test_a_worker_goes_on_when_the_thread_that_started_it_ends() -> None:
+    made: list[SeededEnvPool] = []
+    factory = RegisteredEnv("CartPole-v1")
+    starter = threading.Thread(target=lambda: made.append(SeededEnvPool(factory, workers="subprocess")))
+    starter.start()
+    starter.join()
+    (pool,) = made
+    pool.reset()
+    pool.step(np.zeros(1, np.int64))
+    pool.close()
+
+
+# -------------------------------------------------------------------------------------------------- env_timeout
+
+
+def make_pool(place: Path, *, where: str = "step", workers: str = "subprocess", timeout: float = 0.5) -> SeededEnvPool:
+    kwargs = {"place": str(place), "where": where, "after": 3}
+    return SeededEnvPool(RegisteredEnv(HANGING, kwargs), num_envs=2, env_id=HANGING, workers=workers, timeout=timeout)
+
+
+def test_a_worker_that_takes_too_long_is_killed_and_its_step_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    pool = make_pool(tmp_path / "place")
+    pool.reset()
+    for _ in range(3):
+        pool.step(np.zeros(2, np.int64))
+    with pytest.raises(EnvironmentFault, match=r"at step 4 of its episode: .* it has not answered within env_timeout"):
+        pool.step(np.zeros(2, np.int64))
+    (tmp_path / "place" / "go").touch()
+    step, _ = pool.step(np.zeros(2, np.int64))  # new workers, in the state before the fault
+    pool.close()
+    twin = make_pool(tmp_path / "place", workers="inline", timeout=PATIENCE)
+    twin.reset()
+    for _ in range(4):
+        expected, _ = twin.step(np.zeros(2, np.int64))
+    np.testing.assert_array_equal(step.next_obs, expected.next_obs)
+    twin.close()
+    wait_for_end(hanging(tmp_path))
+
+
+def test_the_timeout_of_a_run_leaves_a_report_and_a_run_to_resume(tmp_path: Path) -> None:
+    config, run = write_config(tmp_path, "locked", env_workers="subprocess", env_timeout=2.0), tmp_path / "run"
+    process = start("train", "--config", str(config), "--output-dir", str(run), "--quiet")
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert "it has not answered within env_timeout (2 s), so its worker process was killed" in errors
+    assert "The run is saved at step 60" in errors
+    assert len(errors.splitlines()) == 1
+    report = json.loads((run / "fault-step-60.json").read_text())
+    assert "env_timeout" in report["problem"]
+    wait_for_end(hanging(tmp_path))
+    assert_resumes_exactly(tmp_path, run)
+
+
+def test_the_time_to_create_an_environment_does_not_count(tmp_path: Path) -> None:
+    """Starting a process that imports torch takes seconds."""
+    pool = make_pool(tmp_path, timeout=0.2)
+    pool.reset()
+    pool.close()
+
+
+def test_a_slow_step_in_this_process_is_told_while_it_hangs(tmp_path: Path) -> None:
+    """The file that ends the step is written by the warning itself."""
+    pool = make_pool(tmp_path, workers="inline", timeout=0.05)
+    pool.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        told: list[str] = []
+
+        def show(message: Warning | str, category: type[Warning], *rest: object) -> None:
+            told.append(f"{category.__name__}: {message}")
+            (tmp_path / "go").touch()
+
+        patch.setattr(warnings, "showwarning", show)
+        warnings.simplefilter("always", SlowEnvironment)
+        for _ in range(3):
+            pool.step(np.zeros(2, np.int64))
+    pool.close()
+    assert len(told) == 1
+    assert "SlowEnvironment: a step or reset of hanging_envs:Hanging-v0 takes longer than env_timeout (0.05 s)" in told[0]
+
+
+# ------------------------------------------------------------------------------------------------- the boundary
+
+
+def test_a_call_that_is_held_cannot_be_left_before_it_is_released() -> None:
+    boundary, left = Boundary(), threading.Event()
+    assert not boundary.hold()  # no call is under way
+    boundary.leave()
+    boundary.enter()
+    assert boundary.hold()
+
+    def leave() -> None:
+        boundary.leave()
+        left.set()
+
+    caller = threading.Thread(target=leave)
+    caller.start()
+    while boundary.since:
+        time.sleep(0.001)
+    assert not left.is_set()
+    boundary.release()
+    assert left.wait(PATIENCE)
+
+
+def test_a_process_that_is_forked_off_has_its_own_signals() -> None:
+    stop = signals.StopRequest(Silent())
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with stop:
+        child = os.fork()
+        if child == 0:
+            os._exit(int([signal.getsignal(number) for number in SIGNALS] != before))
+        assert os.waitpid(child, 0)[1] == 0
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert not stop
+
+
+class Silent:
+    """Nothing to save, and nothing may be said."""
+
+    def boundaries(self) -> list[Boundary]:
+        return []
+
+    def say(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def save_without_step(self) -> str:
+        raise AssertionError
+
+    def unsaved(self) -> str:
+        raise AssertionError
