@@ -14,13 +14,14 @@ import own_networks
 import pytest
 import torch
 import yaml
-from conftest import ALGORITHMS, env_of_tests, final_fingerprint, settings_of, tiny_config, tiny_values
+from conftest import ALGORITHMS, env_of_tests, family, final_fingerprint, settings_of, tiny_config, tiny_values
 from moments import kill, start, wait_for_checkpoint, waiting_at
 from test_compiled import COMPILED, assert_same_learning, backend
 from torch import nn
 
 from rl_training import DQN, PPO, SAC, load_agent, managed
 from rl_training.algorithms.base import init_generator
+from rl_training.algorithms.value import QLearning
 from rl_training.cli import main
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
@@ -35,7 +36,8 @@ from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec
 __all__ = ["backend"]  # a fixture
 
 TRUNK = {"network": "own_networks:make_trunk", "network_kwargs": {"width": 6}}
-ACTOR_CRITICS = [name for name in ALGORITHMS if name in ("ppo", "recurrent_ppo", "sac", "drq")]
+#: those with an actor and a critic that need not share an encoder; DrQ-v2's always share one
+ACTOR_CRITICS = [name for name in ALGORITHMS if name not in (*family(QLearning), "drqv2")]
 TINY = {"hidden_sizes": [8], "batch_size": 8, "buffer_size": 150, "learning_starts": 20, "total_timesteps": 60}
 
 
