@@ -133,7 +133,7 @@ def assert_same_learning(first: Trainer, second: Trainer) -> None:
     found, expected = learned(first), learned(second)
     assert found.keys() == expected.keys()
     for place, number in found.items():
-        tolerance = 2e-6 if "optimizer" in place else 2e-2 * first.config.algo_kwargs.learning_rate
+        tolerance = 2e-6 if "optimizer" in place else 2e-2 * first.algorithm.learning_rate(0)
         torch.testing.assert_close(number, expected[place], rtol=1e-4, atol=tolerance, msg=(place + ": {}").format)
     assert first.learner.metrics == pytest.approx(second.learner.metrics, rel=1e-3, abs=1e-5)
 

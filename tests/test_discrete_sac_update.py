@@ -159,7 +159,7 @@ def test_warm_up_acts_uniformly_then_by_the_actor_and_evaluation_takes_the_mode(
     warm = policy.act(obs, (), rng=np.random.default_rng(0), env_steps=49).action
     np.testing.assert_allclose(np.bincount(warm) / 6000, [1 / 3] * 3, atol=0.03)
     with torch.no_grad():
-        policy.network.actor.linears[-1].bias.copy_(torch.tensor([0.0, 2.0, 1.0]))
+        policy.network.actor.mlp.linears[-1].bias.copy_(torch.tensor([0.0, 2.0, 1.0]))
         expected = F.softmax(policy.network.actor(torch.from_numpy(obs[:1])), dim=1)[0].numpy()
     acted = policy.act(obs, (), rng=np.random.default_rng(0), env_steps=50).action
     np.testing.assert_allclose(np.bincount(acted, minlength=3) / 6000, expected, atol=0.03)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from conftest import OFF_POLICY, family, settings_of, tiny_config
 from rollouts import DISCRETE, IMAGE, random_rollout
 from test_ppo_update import make_ppo
 
 from rl_training.algorithms.on_policy import flat
 from rl_training.algorithms.return_scale import ReturnScale
+from rl_training.algorithms.value import QLearning
 from rl_training.errors import SpaceError
+from rl_training.experiment.registry import get_algorithm
 from rl_training.models import ObservationNormalizer, RunningMoments
+from rl_training.models.continuous import ContinuousActorCritic
+from rl_training.models.value_network import AtomNetwork
+from rl_training.runtime.trainer import Trainer
 
 
 def test_running_moments_are_those_of_all_that_was_seen() -> None:
@@ -78,3 +86,81 @@ def test_rewards_are_scaled_by_the_deviation_of_the_discounted_return() -> None:
 def test_images_are_not_normalised_twice() -> None:
     with pytest.raises(SpaceError, match="normalize_observations: false"):
         make_ppo(IMAGE, normalize_observations=True)
+
+
+def off_policy_trainer(algo: str, **values: Any) -> Trainer:
+    settings = settings_of(algo, {"normalize_observations": True, "normalize_rewards": True, "n_step": 2})
+    return Trainer(tiny_config(algo, num_envs=2, algo_kwargs=settings, **values))
+
+
+VECTORS = [name for name in OFF_POLICY if "vector" in get_algorithm(name).observations]
+
+
+@pytest.mark.parametrize("algo", VECTORS)
+def test_replay_learns_from_observations_standardised_by_all_steps_so_far(algo: str) -> None:
+    trainer = off_policy_trainer(algo)
+    seen: list[Any] = []
+    learn = trainer.learner.observe
+
+    def observe(collected: Any, env_steps: int) -> None:
+        seen.append(collected.step.obs.copy())
+        learn(collected, env_steps)
+
+    trainer.learner.observe = observe  # type: ignore[method-assign]
+    trainer.train(120)
+    trainer.close()
+    (normalizer,) = (module for module in trainer.policy.network.modules() if isinstance(module, ObservationNormalizer))
+    obs = np.concatenate(seen)
+    assert float(normalizer.count) == len(obs) == 120
+    np.testing.assert_allclose(normalizer.mean, obs.mean(0, np.float64), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(1.0 / normalizer.scale, np.sqrt(obs.var(0, dtype=np.float64) + 1e-8), rtol=1e-5)
+    # acting, on numpy where it can, sees them through the same function
+    network: Any = trainer.policy.network
+    if isinstance(network, ContinuousActorCritic):
+        sampled = torch.from_numpy(obs[:9])
+        torch.testing.assert_close(network.prepare(sampled), normalizer(sampled))
+        expected = network(torch.from_numpy(obs[:9])).detach().numpy()
+        np.testing.assert_allclose(network.numpy_forward()(obs[:9]), expected, rtol=1e-4, atol=1e-5)
+    elif isinstance(network, AtomNetwork):
+        expected = network.eval().q_values(torch.from_numpy(obs[:9])).detach().numpy()
+        np.testing.assert_allclose(network.q_function()(obs[:9]), expected, rtol=1e-4, atol=1e-5)
+        assert network.trunk.has_numpy()
+
+
+@pytest.mark.parametrize("algo", family(QLearning))
+def test_a_target_network_has_its_own_weights_and_the_same_statistics(algo: str) -> None:
+    trainer = off_policy_trainer(algo)
+    trainer.train(60)
+    trainer.close()
+    algorithm: Any = trainer.algorithm
+    pairs = zip(algorithm.policy.network.named_buffers(), algorithm.target.buffers(), strict=True)
+    shared = [(name, online is target) for (name, online), target in pairs]
+    assert all(same == ("normalizer" in name) for name, same in shared)
+    assert any(same for _, same in shared)
+    online, target = algorithm.policy.network.parameters(), algorithm.target.parameters()
+    assert all(one.data_ptr() != other.data_ptr() for one, other in zip(online, target, strict=True))
+
+
+@pytest.mark.parametrize("algo", OFF_POLICY)
+def test_sampled_rewards_are_divided_by_the_deviation_of_the_return(algo: str) -> None:
+    trainer = off_policy_trainer(algo)
+    trainer.train(60)
+    trainer.close()
+    learner: Any = trainer.learner
+    algorithm = learner.algorithm
+    batch = learner.replay.sample(60)
+    std = float(algorithm.return_scale.state_dict()["moments"]["squares"] / 60 + 1e-8) ** 0.5
+    limit = 10.0 * getattr(algorithm.config, "n_step", 1)
+    expected = (batch.reward / std).clamp(-limit, limit)
+    torch.testing.assert_close(algorithm.inputs(batch).reward, expected)
+    assert (expected != batch.reward).any()
+
+
+def test_sampled_rewards_by_hand() -> None:
+    scale = ReturnScale(gamma=0.5)
+    scale.observe(
+        np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], np.float32), np.array([[False, True], [False] * 2, [False] * 2])
+    )
+    std = float(np.std([1.0, 2.0, 1.5, 2.0, 1.75, 3.0]))
+    found = scale.scale_batch(torch.tensor([1.0, -2.0, 1000.0]), n_step=3)
+    torch.testing.assert_close(found, torch.tensor([1.0 / std, -2.0 / std, 30.0]))

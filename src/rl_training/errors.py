@@ -48,6 +48,10 @@ class CompilationError(RLTrainingError):
     """The update could not be compiled."""
 
 
+class NetworkError(RLTrainingError):
+    """A network of the user that failed."""
+
+
 class ObservationError(RLTrainingError):
     """An observation passed to ``predict`` that does not match the policy."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.config import ActorCriticConfig, Fraction, Positive, PositiveNumber
+from rl_training.algorithms.config import ActorCriticConfig, Fraction, Positive, ScheduledPositive
 from rl_training.algorithms.on_policy import ActorCriticAlgorithm, Evaluated, Recorded
 from rl_training.algorithms.update import Known, StageLoss
 
@@ -16,7 +16,7 @@ class A2CConfig(ActorCriticConfig):
     """Settings of A2C. With a lambda of 1, the advantages are those of n-step returns, as in the paper."""
 
     n_steps: Positive = Field(5, description="steps of each environment in one rollout")
-    learning_rate: PositiveNumber = Field(7e-4, description="Adam's learning rate")
+    learning_rate: ScheduledPositive = Field(7e-4, description="the optimiser's learning rate, a number or a schedule")
     gae_lambda: Fraction = Field(1.0, description="lambda of generalised advantage estimation")
     normalize_advantage: bool = Field(False, description="standardise the advantages of each rollout")
 
@@ -29,14 +29,14 @@ def a2c_loss(
     entropy: Tensor,  # (batch,) of the policy
     *,
     value_coef: float = 0.5,
-    entropy_coef: float = 0.0,
+    entropy_coef: float | Tensor = 0.0,
 ) -> StageLoss:
     """The policy gradient, value and entropy terms, one number per sample (section 4.3)."""
     assert log_prob.shape == advantage.shape == value.shape == target.shape == entropy.shape
     policy_loss = -log_prob * advantage.detach()
     value_loss = (value - target.detach()).square()
     loss = policy_loss + value_coef * value_loss
-    if entropy_coef:
+    if isinstance(entropy_coef, Tensor) or entropy_coef:
         loss = loss - entropy_coef * entropy
     metrics = {"policy_loss": policy_loss.detach(), "value_loss": value_loss.detach(), "entropy": entropy.detach()}
     return StageLoss(loss, metrics)
@@ -57,5 +57,5 @@ class A2C(ActorCriticAlgorithm[A2CConfig]):
             recorded.target,
             now.entropy,
             value_coef=self.config.value_coef,
-            entropy_coef=self.config.entropy_coef,
+            entropy_coef=self.entropy_coef(known),
         )

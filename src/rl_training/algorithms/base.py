@@ -14,12 +14,13 @@ import torch
 
 from rl_training.algorithms.config import AlgorithmConfig, OffPolicyConfig, OnPolicyConfig
 from rl_training.algorithms.policy import Policy
+from rl_training.algorithms.return_scale import ReturnScale
 from rl_training.algorithms.update import Update
 from rl_training.data.replay import BatchT, Replay
 from rl_training.data.rollout_buffer import Rollout
+from rl_training.models.normalization import ObservationNormalizer
 from rl_training.rng import RandomStreams, derive_seed
-from rl_training.schedules import LinearSchedule
-from rl_training.types import SpaceSpec, State, UpdateResult
+from rl_training.types import SpaceSpec, State, Step, UpdateResult
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 OffPolicyConfigT = TypeVar("OffPolicyConfigT", bound=OffPolicyConfig)
@@ -65,8 +66,7 @@ class Algorithm(ABC, Generic[ConfigT, InputT]):
     @final
     def __init__(self, policy: Policy, config: ConfigT, streams: RandomStreams) -> None:
         self.policy, self.config, self.streams = policy, config, streams
-        final_rate = config.learning_rate if config.final_learning_rate is None else config.final_learning_rate
-        self.learning_rate = LinearSchedule(config.learning_rate, final_rate, config.learning_rate_decay_steps)
+        self.learning_rate = config.learning_rate_schedule()
         self.build()
         self.updater = self.make_update()
         policy.parameters_moved()  # the optimisers have moved the parameters to new memory
@@ -128,13 +128,33 @@ class Algorithm(ABC, Generic[ConfigT, InputT]):
 class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
     """An algorithm that learns from replayed experience."""
 
+    def build(self) -> None:
+        super().build()
+        self.return_scale = ReturnScale(self.config.gamma) if self.config.normalize_rewards else None
+        modules = self.policy.network.modules()
+        self.normalizers = [module for module in modules if isinstance(module, ObservationNormalizer)]
+        self.has_statistics = bool(self.normalizers) or self.return_scale is not None
+
     @abstractmethod
     def make_replay(self, num_envs: int) -> Replay[BatchT]:
         """The replay from which its batches are sampled."""
 
+    def observe(self, step: Step) -> None:
+        """Updates the running statistics of observations and returns, if there are any, with a step of all environments."""
+        present = step.present
+        for normalizer in self.normalizers:
+            normalizer.update(step.obs if present is None else step.obs[present])
+        if self.return_scale is not None:
+            limit = self.config.clip_reward
+            reward = step.reward if limit is None else step.reward.clip(-limit, limit)
+            self.return_scale.observe(reward[None], step.ended[None], None if present is None else present[None])
+
     def inputs(self, batch: BatchT) -> Any:
         """Converts a sampled batch into the input of the update's stages."""
-        return batch
+        if self.return_scale is None:
+            return batch
+        sampled: Any = batch
+        return sampled._replace(reward=self.return_scale.scale_batch(sampled.reward, getattr(self.config, "n_step", 1)))
 
     def update(self, batch: BatchT, env_steps: int = 0) -> UpdateResult:
         outcome = self.updater(self.inputs(batch), env_steps)
@@ -146,6 +166,15 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
 
     def rows_per_update(self, num_envs: int) -> int:
         return self.config.batch_size
+
+    def state_dict(self) -> State:
+        state = super().state_dict()
+        return state if self.return_scale is None else {**state, "return_scale": self.return_scale.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        if self.return_scale is not None:
+            self.return_scale.load_state_dict(state["return_scale"])
 
 
 class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, Rollout]):

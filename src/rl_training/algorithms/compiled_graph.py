@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rl_training.errors import CompilationError
+from rl_training.errors import CompilationError, NetworkError
 
 T = TypeVar("T")
 #: lists of tensors by name
@@ -43,7 +43,10 @@ class CompiledGraph:
         inputs: list[Any] = [*self._state, *batch]
         # On a CPU the kernels are also called from C++: this compiles faster and saves 6 % of a small DQN's update.
         options = {"cpp_wrapper": all(tensor.device.type == "cpu" for tensor in inputs)}
-        traced = self.trace(batch)  # outside the try block: an error in here is a bug, not a failure of the compiler
+        try:
+            traced = self.trace(batch)  # an error of ours in here is a bug, not a failure of the compiler
+        except NetworkError as error:
+            raise CompilationError(str(error)) from error
         try:
             with torch.no_grad():
                 graph: Callable[..., Sequence[Tensor]] = torch._inductor.compile(traced, inputs, options)

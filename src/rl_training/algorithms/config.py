@@ -6,11 +6,29 @@ import contextlib
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from itertools import pairwise
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    PlainValidator,
+    Tag,
+    model_serializer,
+    model_validator,
+)
 
 from rl_training.models.cnn.nature import NATURE_LAYERS
+from rl_training.models.custom import CustomNetwork, NetworkReference, PythonNetwork, reference_to
+from rl_training.models.mlp import Activation, Style
+from rl_training.models.observation import CNN
+from rl_training.names import split_name
+from rl_training.schedules import CosineSchedule, LinearSchedule, PiecewiseSchedule, Schedule
 
 
 def _no_bool(value: Any) -> Any:
@@ -35,6 +53,8 @@ Positive = Annotated[Integer, Field(ge=1)]
 Count = Annotated[Integer, Field(ge=0)]
 Fraction = Annotated[Number, Field(ge=0.0, le=1.0)]
 PositiveNumber = Annotated[Number, Field(gt=0.0)]
+Decay = Annotated[Number, Field(ge=0.0, lt=1.0)]
+NonNegative = Annotated[Number, Field(ge=0.0)]
 #: filters, kernel and stride of each convolution
 ConvLayers = tuple[tuple[Positive, Positive, Positive], ...]
 
@@ -98,17 +118,164 @@ class StrictModel(BaseModel):
         return with_current_names(cls, data) if isinstance(data, Mapping) else data
 
 
+def _network(value: Any) -> NetworkReference | None:
+    if value is None or isinstance(value, PythonNetwork):
+        return value
+    if isinstance(value, str):
+        module, function = split_name(value)
+        if not module or not function:
+            raise ValueError("give module:function, as in my_package.nets:make_trunk, or file.py:function")
+        return value
+    if not callable(value):
+        raise ValueError("give module:function or, from Python, a function")
+    reference = reference_to(value)
+    if isinstance(reference, PythonNetwork):
+        warnings.warn(
+            f"the network '{reference.name}' is not in a module that can be imported: training, predicting and exporting "
+            "work, but load and resume need network= again, and the command line cannot use the agent",
+            stacklevel=2,
+        )
+    return reference
+
+
+Network = Annotated[
+    NetworkReference | None,
+    PlainValidator(_network),
+    PlainSerializer(lambda value: None if value is None else str(value), return_type=str | None),
+]
+Init = Literal["default", "orthogonal"]
+NumberT = TypeVar("NumberT")
+
+
+class ScheduleConfig(StrictModel, Generic[NumberT]):
+    """A value that changes with the env steps: ``{kind: cosine, from: 3e-4, to: 1e-5, steps: 1e5}``."""
+
+    kind: Literal["constant", "linear", "cosine", "piecewise"] = Field(description="how the value changes")
+    from_: NumberT | None = Field(None, alias="from", description="value at step 0")
+    to: NumberT | None = Field(None, description="value at the end; not for constant")
+    steps: Positive | None = Field(None, description="env steps from the first value to the last; not for constant")
+    points: tuple[tuple[Count, NumberT], ...] | None = Field(
+        None, description="only for piecewise: [env step, value] each, with straight lines between them"
+    )
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> ScheduleConfig[NumberT]:
+        given, needed = (
+            self.as_data(),
+            {"constant": ["from"], "piecewise": ["points"]}.get(self.kind, ["from", "to", "steps"]),
+        )
+        if [*given] != ["kind", *needed]:
+            raise ValueError(f"a schedule of the kind {self.kind} needs exactly: {', '.join(['kind', *needed])}")
+        steps = [step for step, _ in self.points or ()]
+        if self.points is not None and (not steps or any(late < early for early, late in pairwise(steps))):
+            raise ValueError("the points of a schedule must be in the order of their steps, and there must be at least one")
+        return self
+
+    @model_serializer
+    def as_data(self) -> dict[str, Any]:
+        """The keys that were given, under their names in a config."""
+        values = {"kind": self.kind, "from": self.from_, "to": self.to, "steps": self.steps, "points": self.points}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def schedule(self) -> Schedule:
+        """The value as a function of the env steps."""
+        if self.kind == "piecewise":
+            return PiecewiseSchedule(tuple((step, _number(value)) for step, value in self.points or ()))
+        initial = _number(self.from_)
+        if self.kind == "constant":
+            return LinearSchedule(initial, initial, 0)
+        kind = LinearSchedule if self.kind == "linear" else CosineSchedule
+        return kind(initial, _number(self.to), self.steps or 0)
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+#: Which of the two forms a scheduled setting has; pydantic adds the word to the place of a mistake.
+NUMBER, SCHEDULE = "as a number", "as a schedule"
+
+
+def _form(value: Any) -> str:
+    return SCHEDULE if isinstance(value, Mapping | ScheduleConfig) else NUMBER
+
+
+#: a number, or a schedule of such numbers
+ScheduledPositive = Annotated[
+    Annotated[PositiveNumber, Tag(NUMBER)] | Annotated[ScheduleConfig[PositiveNumber], Tag(SCHEDULE)], Discriminator(_form)
+]
+ScheduledFraction = Annotated[
+    Annotated[Fraction, Tag(NUMBER)] | Annotated[ScheduleConfig[Fraction], Tag(SCHEDULE)], Discriminator(_form)
+]
+ScheduledNonNegative = Annotated[
+    Annotated[NonNegative, Tag(NUMBER)] | Annotated[ScheduleConfig[NonNegative], Tag(SCHEDULE)], Discriminator(_form)
+]
+Scheduled = float | ScheduleConfig[Any]
+
+
+def decaying(value: Scheduled, final: float | None, steps: int) -> Schedule:
+    """The schedule of a setting that has a short form: a number that decays linearly to ``final``, if that is given."""
+    if isinstance(value, ScheduleConfig):
+        return value.schedule()
+    return LinearSchedule(value, value if final is None else final, steps)
+
+
+def require_decay(name: str, value: Scheduled, final: float | None, final_name: str, steps: int, steps_name: str) -> None:
+    """Refuses half of the short form of a linear decay, and the short form beside a schedule."""
+    if (final is None) != (steps == 0):
+        raise ValueError(f"{final_name} and {steps_name} go together: set both or neither")
+    if final is not None and isinstance(value, ScheduleConfig):
+        raise ValueError(f"{name} is a schedule already: leave out {final_name} and {steps_name}")
+
+
 class AlgorithmConfig(StrictModel):
     """Settings of every algorithm."""
 
     gamma: Fraction = Field(0.99, description="discount factor")
-    learning_rate: PositiveNumber = Field(1e-3, description="Adam's learning rate")
+    learning_rate: ScheduledPositive = Field(1e-3, description="the optimiser's learning rate, a number or a schedule")
     final_learning_rate: PositiveNumber | None = Field(
-        None, description="learning rate at the end of a linear decay; null: constant"
+        None, description="short form of a linear schedule: learning rate at its end; null: as learning_rate says"
     )
     learning_rate_decay_steps: Count = Field(0, description="env steps over which the learning rate decays")
-    adam_eps: PositiveNumber = Field(1e-8, description="Adam's epsilon")
+    optimizer: Literal["adam", "adamw", "rmsprop"] = Field("adam", description="adam, adamw or rmsprop, as in PyTorch")
+    adam_eps: PositiveNumber = Field(1e-8, description="epsilon of the optimiser, whichever it is")
+    adam_betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="decay of Adam's two moving averages")
+    rmsprop_alpha: Decay = Field(0.99, description="decay of RMSprop's moving averages")
+    rmsprop_momentum: Decay = Field(0.0, description="momentum of RMSprop")
+    rmsprop_centered: bool = Field(False, description="RMSprop divides by the standard deviation of the gradient")
+    weight_decay: NonNegative | None = Field(
+        None, description="weight decay: decoupled in adamw, in the gradient otherwise; null: 0.01 in adamw, 0 otherwise"
+    )
     max_grad_norm: PositiveNumber | None = Field(10.0, description="clip gradients to this norm; null: no clipping")
+
+    activation: Activation = Field("relu", description="activation of the dense hidden layers")
+    layer_norm: bool = Field(False, description="normalise the inputs of each of these activations")
+    init: Init = Field("default", description="initial weights: PyTorch's default, or orthogonal")
+    network: Network = Field(
+        None,
+        description="a network of your own, module:function or from Python a function; it takes the observation spec and "
+        "network_kwargs, and returns the module that encodes observations, or a pair for actor and critic",
+    )
+    network_kwargs: dict[str, Any] = Field(default_factory=dict, description="further arguments of network")
+
+    def style(self) -> Style:
+        """How dense layers are made."""
+        return Style(self.activation, self.layer_norm, self.init == "orthogonal")
+
+    def custom_network(self) -> CustomNetwork | None:
+        """The user's own network, if there is one."""
+        return None if self.network is None else CustomNetwork(self.network, self.network_kwargs)
+
+    @model_validator(mode="after")
+    def _kwargs_belong_to_a_network(self) -> AlgorithmConfig:
+        if self.network_kwargs and self.network is None:
+            raise ValueError("network_kwargs are the arguments of network: set it too, or leave them out")
+        return self
+
+    def learning_rate_schedule(self) -> Schedule:
+        """The learning rate as a function of the env steps."""
+        return decaying(self.learning_rate, self.final_learning_rate, self.learning_rate_decay_steps)
 
     def updates_in(self, total_timesteps: int, num_envs: int) -> int:
         """The number of updates in a run of this many env steps."""
@@ -120,8 +287,8 @@ class AlgorithmConfig(StrictModel):
 
     @model_validator(mode="after")
     def _decay_is_complete(self) -> AlgorithmConfig:
-        if (self.final_learning_rate is None) != (self.learning_rate_decay_steps == 0):
-            raise ValueError("final_learning_rate and learning_rate_decay_steps go together: set both or neither")
+        final, steps = self.final_learning_rate, self.learning_rate_decay_steps
+        require_decay("learning_rate", self.learning_rate, final, "final_learning_rate", steps, "learning_rate_decay_steps")
         return self
 
 
@@ -135,6 +302,9 @@ class OffPolicyConfig(AlgorithmConfig):
     gradient_steps: Positive = Field(1, description="updates in one training phase")
     clip_reward: PositiveNumber | None = Field(
         None, description="clip rewards to +-x for learning; reported returns are not clipped; null: no clipping"
+    )
+    normalize_rewards: bool = Field(
+        False, description="divide sampled rewards by the running standard deviation of the discounted return"
     )
 
     def updates_in(self, total_timesteps: int, num_envs: int) -> int:
@@ -183,22 +353,37 @@ class OnPolicyConfig(AlgorithmConfig):
             )
 
 
-class ActorCriticConfig(OnPolicyConfig):
+class ImageConfig(StrictModel):
+    """Settings of the algorithms that can learn from images."""
+
+    cnn: CNN = Field(
+        "nature", description="encoder of images: nature (with cnn_layers), impala, drq (its paper's convolutions) or minatar"
+    )
+    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
+
+    @model_validator(mode="after")
+    def _one_cnn(self) -> ImageConfig:
+        if self.cnn != "nature" and self.cnn_layers != NATURE_LAYERS:
+            raise ValueError(f"cnn: {self.cnn} has convolutions of its own: leave out cnn_layers, or use cnn: nature")
+        return self
+
+
+class ActorCriticConfig(ImageConfig, OnPolicyConfig):
     """Settings of on-policy actor-critics: a value function, advantages and an entropy bonus."""
 
-    learning_rate: PositiveNumber = Field(3e-4, description="Adam's learning rate")
-    adam_eps: PositiveNumber = Field(1e-5, description="Adam's epsilon")
+    learning_rate: ScheduledPositive = Field(3e-4, description="the optimiser's learning rate, a number or a schedule")
+    adam_eps: PositiveNumber = Field(1e-5, description="epsilon of the optimiser, whichever it is")
     max_grad_norm: PositiveNumber | None = Field(0.5, description="clip gradients to this norm; null: no clipping")
     gae_lambda: Fraction = Field(0.95, description="lambda of generalised advantage estimation")
-    entropy_coef: Annotated[Number, Field(ge=0.0)] = Field(0.0, description="weight of the entropy bonus")
-    value_coef: Annotated[Number, Field(ge=0.0)] = Field(0.5, description="weight of the value loss")
+    entropy_coef: ScheduledNonNegative = Field(0.0, description="weight of the entropy bonus, a number or a schedule")
+    value_coef: NonNegative = Field(0.5, description="weight of the value loss")
     normalize_advantage: bool = Field(True, description="standardise the advantages of each minibatch")
     normalize_observations: bool = Field(False, description="standardise observations with a running mean and std")
     normalize_rewards: bool = Field(
         False, description="divide rewards by the running standard deviation of the discounted return"
     )
     hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
-    activation: Literal["tanh", "relu"] = Field("tanh", description="activation of the hidden layers")
+    activation: Activation = Field("tanh", description="activation of the dense hidden layers")
+    init: Init = Field("orthogonal", description="initial weights: PyTorch's default, or orthogonal")
     initial_log_std: Number = Field(0.0, description="initial log standard deviation of continuous actions")
-    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
     cnn_features: Positive = Field(512, description="width of the layer after the convolutions")

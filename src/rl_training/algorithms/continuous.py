@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
@@ -16,7 +17,8 @@ from rl_training.algorithms.policy import ActInput, ExportModule, Observations, 
 from rl_training.algorithms.update import Draw
 from rl_training.models.action_head import scale_to_env
 from rl_training.models.continuous import ContinuousActorCritic, Critics
-from rl_training.models.observation import encode_observation
+from rl_training.models.encoder import Encoder
+from rl_training.models.observation import encode_observation, unpack
 from rl_training.schedules import Schedule
 from rl_training.types import Array, PolicyOutput, SpaceSpec, TransitionBatch
 
@@ -119,3 +121,17 @@ class ContinuousAlgorithm(OffPolicyActorCritic[ActorCriticConfigT]):
         """The random inputs of the actor's loss: standard normal noise, one row per transition."""
         actions = self.policy.network.actions
         return {"actor_noise": Draw(lambda batch: (len(batch.reward), actions))}
+
+
+def custom_encoders(
+    config: OffPolicyActorCriticConfig, spec: SpaceSpec, generator: torch.Generator
+) -> tuple[Encoder, Encoder] | None:
+    """The user's own encoders of actor and critic, if there are any."""
+    custom, observation = config.custom_network(), spec.observation
+    return None if custom is None else custom.make_pair(observation, generator, functools.partial(unpack, observation))
+
+
+def custom_encoder(config: OffPolicyActorCriticConfig, spec: SpaceSpec, generator: torch.Generator) -> Encoder | None:
+    """The user's own encoder that actor and critic share, if there is one."""
+    custom, observation = config.custom_network(), spec.observation
+    return None if custom is None else custom.make_one(observation, generator, functools.partial(unpack, observation))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,20 +11,24 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.config import Number, Positive
+from rl_training.algorithms.continuous import custom_encoders
+from rl_training.algorithms.off_policy import VectorConfig
 from rl_training.algorithms.on_policy import ActorCriticPolicy, choose_actions
 from rl_training.algorithms.policy import ActInput
 from rl_training.algorithms.sac import EntropyAlgorithm, EntropyConfig, twin_critic_loss
 from rl_training.algorithms.update import Known, StageLoss
-from rl_training.models import MLP
 from rl_training.models.action_head import FORBIDDEN, CategoricalHead
-from rl_training.models.encoder import on_cpu
+from rl_training.models.continuous import Actor, make_actor
+from rl_training.models.encoder import Encoder
 from rl_training.models.interfaces import ActionNetwork, SeparateActorCritic
+from rl_training.models.mlp import PLAIN, Style, make_mlp
+from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import Array, PolicyOutput, SpaceSpec, TransitionBatch
 
 __all__ = ["DiscreteSAC", "DiscreteSACConfig", "discrete_sac_actor_loss", "discrete_sac_target"]
 
 
-class DiscreteSACConfig(EntropyConfig):
+class DiscreteSACConfig(VectorConfig, EntropyConfig):
     """Settings of discrete SAC."""
 
     buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
@@ -53,33 +57,55 @@ def discrete_sac_actor_loss(log_policy: Tensor, q: Tensor, alpha: Tensor) -> Sta
 class DiscreteCritics(nn.Module):
     """Two critics, each with a value per action. ``forward``: (batch, obs) -> (2, batch, action)."""
 
-    def __init__(self, sizes: tuple[int, ...], generator: torch.Generator) -> None:
+    def __init__(
+        self, sizes: Sequence[int], generator: torch.Generator, style: Style = PLAIN, encoder: Encoder | None = None
+    ) -> None:
         super().__init__()
-        self.q1 = MLP(sizes, generator)
-        self.q2 = MLP(sizes, generator)
+        self.encoder = encoder
+        self.q1 = make_mlp(sizes, generator, style)
+        self.q2 = make_mlp(sizes, generator, style)
 
     def forward(self, obs: Tensor) -> Tensor:
-        return torch.stack([self.q1(obs), self.q2(obs)])
+        features = obs if self.encoder is None else self.encoder(obs)
+        return torch.stack([self.q1(features), self.q2(features)])
 
 
 class DiscreteActorCritic(ActionNetwork, SeparateActorCritic):
     """An actor that gives logits, and twin critics, on vectors."""
 
-    actor: MLP
+    actor: Actor
 
-    def __init__(self, spec: SpaceSpec, hidden: tuple[int, ...], generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        spec: SpaceSpec,
+        hidden: Sequence[int],
+        generator: torch.Generator,
+        *,
+        style: Style = PLAIN,
+        encoders: tuple[Encoder, Encoder] | None = None,
+        standardise: bool = False,
+    ) -> None:
         super().__init__()
-        sizes = (spec.observation.shape[0], *hidden, spec.action.count)
+        inputs, actions = spec.observation.shape[0], spec.action.count
         self.head = CategoricalHead(spec.action)
-        self.actor = MLP(sizes, generator)
-        self.critic = DiscreteCritics(sizes, generator)
+        self.normalizer = ObservationNormalizer(inputs) if standardise else None
+        self.actor = make_actor(inputs, hidden, actions, generator, style, encoders)
+        encoder = None if encoders is None else encoders[1]
+        sizes = (inputs if encoder is None else encoder.out_features, *hidden, actions)
+        self.critic = DiscreteCritics(sizes, generator, style, encoder)
+
+    def prepare(self, obs: Tensor) -> Tensor:
+        standardised: Tensor = obs if self.normalizer is None else self.normalizer(obs)
+        return standardised
 
     def action_output(self, obs: Tensor) -> Tensor:
-        logits: Tensor = self.actor(obs)
+        logits: Tensor = self.actor(self.prepare(obs))
         return logits
 
     def numpy_action_output(self) -> Callable[[Array], Array]:
-        return self.actor.numpy_forward() if on_cpu(self) else super().numpy_action_output()
+        if self.normalizer is None and self.actor.encoder is None:
+            return self.actor.mlp.numpy_forward()
+        return super().numpy_action_output()
 
 
 class DiscreteSACPolicy(ActorCriticPolicy):
@@ -109,7 +135,15 @@ class DiscreteSAC(EntropyAlgorithm[DiscreteSACConfig]):
 
     @classmethod
     def make_policy(cls, config: DiscreteSACConfig, spec: SpaceSpec, generator: torch.Generator) -> DiscreteSACPolicy:
-        return DiscreteSACPolicy(DiscreteActorCritic(spec, config.hidden_sizes, generator), spec, config)
+        network = DiscreteActorCritic(
+            spec,
+            config.hidden_sizes,
+            generator,
+            style=config.style(),
+            encoders=custom_encoders(config, spec, generator),
+            standardise=config.normalize_observations,
+        )
+        return DiscreteSACPolicy(network, spec, config)
 
     def default_target_entropy(self) -> float:
         return 0.98 * math.log(self.policy.spec.action.count)

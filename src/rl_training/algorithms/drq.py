@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.config import Positive, PositiveNumber
+from rl_training.algorithms.config import Positive, PositiveNumber, ScheduledPositive
+from rl_training.algorithms.continuous import custom_encoder, custom_encoders
 from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
 from rl_training.algorithms.sac import SOFT_N_STEP, EntropyConfig, GaussianPolicy, SoftActorCritic
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.errors import SpaceError
 from rl_training.models.cnn import CNNDrQModel
+from rl_training.models.encoder import Encoder
+from rl_training.models.mlp import Style
 from rl_training.types import SpaceSpec, TransitionBatch
 
 __all__ = ["DrQ", "DrQConfig", "drq_loss"]
@@ -22,7 +26,9 @@ __all__ = ["DrQ", "DrQConfig", "drq_loss"]
 class DrQConfig(PixelConfig, EntropyConfig):
     """Settings of DrQ."""
 
-    learning_rate: PositiveNumber = Field(1e-3, description="Adam's learning rate, of actor, critic and temperature")
+    learning_rate: ScheduledPositive = Field(
+        1e-3, description="learning rate of actor, critic and temperature, a number or a schedule"
+    )
     batch_size: Positive = Field(128, description="transitions in one update")
     n_step: Positive = Field(1, description=SOFT_N_STEP)
     alpha: PositiveNumber = Field(0.1, description="temperature, the weight of the entropy; its initial value if learned")
@@ -48,6 +54,14 @@ def drq_loss(q: Tensor, targets: Tensor) -> StageLoss:
     target = targets.detach().mean(dim=0)
     loss = (q - target).square().mean(dim=1).sum(dim=0)
     return StageLoss(loss, {"q_value_mean": q.detach()[0], "target_q_mean": target})
+
+
+def _own_encoders(config: DrQConfig, spec: SpaceSpec, generator: torch.Generator) -> Sequence[Encoder]:
+    """The user's encoders, if there are any: one that is shared, in the paper's network, or one each for actor and critic."""
+    if config.encoder == "paper":
+        shared = custom_encoder(config, spec, generator)
+        return () if shared is None else (shared,)
+    return custom_encoders(config, spec, generator) or ()
 
 
 class DrQ(PixelAlgorithm[DrQConfig], SoftActorCritic[DrQConfig]):
@@ -77,6 +91,9 @@ class DrQ(PixelAlgorithm[DrQConfig], SoftActorCritic[DrQConfig]):
             paper=paper,
             cnn_layers=config.cnn_layers,
             cnn_features=config.cnn_features,
+            style=Style(config.activation, config.layer_norm),
+            orthogonal=config.init == "orthogonal",
+            encoders=_own_encoders(config, spec, generator),
         )
         return GaussianPolicy(network, spec, config)
 

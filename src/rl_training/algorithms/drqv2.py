@@ -7,12 +7,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.config import Count, Number, Positive, PositiveNumber
-from rl_training.algorithms.continuous import NoisyPolicy, noisy_action
+from rl_training.algorithms.config import Count, Number, Positive, PositiveNumber, ScheduledPositive
+from rl_training.algorithms.continuous import NoisyPolicy, custom_encoder, noisy_action
 from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
 from rl_training.algorithms.sac import twin_critic_loss
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.models.cnn import CNNDrQv2Model
+from rl_training.models.mlp import Style
 from rl_training.schedules import LinearSchedule, Schedule
 from rl_training.types import SpaceSpec, TransitionBatch
 
@@ -22,7 +23,7 @@ __all__ = ["DrQv2", "DrQv2Config", "drqv2_actor_loss", "drqv2_target"]
 class DrQv2Config(PixelConfig):
     """Settings of DrQ-v2."""
 
-    learning_rate: PositiveNumber = Field(1e-4, description="Adam's learning rate, of actor and critic")
+    learning_rate: ScheduledPositive = Field(1e-4, description="learning rate of actor and critic, a number or a schedule")
     batch_size: Positive = Field(256, description="transitions in one update")
     hidden_sizes: tuple[Positive, ...] = Field((1024, 1024), description="widths of the hidden layers")
     n_step: Positive = Field(3, description="rewards summed in one transition")
@@ -66,6 +67,9 @@ class DrQv2(PixelAlgorithm[DrQv2Config]):
             generator,
             cnn_layers=config.cnn_layers,
             cnn_features=config.cnn_features,
+            style=Style(config.activation, config.layer_norm),
+            orthogonal=config.init == "orthogonal",
+            encoder=custom_encoder(config, spec, generator),
         )
         return NoisyPolicy(network, spec, config, config.noise_schedule())
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig
+from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig, ScheduledFraction, decaying
 from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.models.action_head import index_to_env
 from rl_training.models.observation import encode_observation
 from rl_training.models.value_network import ValueNetwork
-from rl_training.schedules import LinearSchedule
+from rl_training.schedules import LinearSchedule, Schedule
 from rl_training.types import Array, PolicyOutput, SpaceSpec
 
 
@@ -25,6 +25,23 @@ class EpsilonGreedyConfig(OffPolicyConfig):
     exploration_initial_eps: Fraction = Field(1.0, description="initial epsilon")
     exploration_final_eps: Fraction = Field(0.05, description="final epsilon")
     exploration_steps: Count = Field(10_000, description="env steps over which epsilon decays")
+    epsilon: ScheduledFraction | None = Field(
+        None, description="epsilon, a number or a schedule, instead of the linear decay of the exploration_* settings"
+    )
+
+    def epsilon_schedule(self) -> Schedule:
+        """Epsilon as a function of the env steps, after the warm-up."""
+        if self.epsilon is None:
+            return LinearSchedule(self.exploration_initial_eps, self.exploration_final_eps, self.exploration_steps)
+        return decaying(self.epsilon, None, 0)
+
+    @model_validator(mode="after")
+    def _one_epsilon(self) -> EpsilonGreedyConfig:
+        decay = ("exploration_initial_eps", "exploration_final_eps", "exploration_steps")
+        changed = [name for name in decay if getattr(self, name) != type(self).model_fields[name].default]
+        if self.epsilon is not None and changed:
+            raise ValueError(f"epsilon replaces the linear decay: leave out {' and '.join(changed)}")
+        return self
 
 
 class EpsilonPolicy(Policy):
@@ -33,9 +50,7 @@ class EpsilonPolicy(Policy):
     def __init__(self, network: nn.Module, spec: SpaceSpec, config: EpsilonGreedyConfig) -> None:
         super().__init__(network, spec)
         self._warm_up = config.learning_starts
-        self._schedule = LinearSchedule(
-            config.exploration_initial_eps, config.exploration_final_eps, config.exploration_steps
-        )
+        self._schedule = config.epsilon_schedule()
 
     def epsilon(self, env_steps: int) -> float:
         return 1.0 if env_steps < self._warm_up else self._schedule(env_steps)

@@ -22,8 +22,9 @@ from rl_training.algorithms.value import (
     select_actions,
     take_action,
 )
-from rl_training.models import MLP, ValueHead, ValueNetwork
-from rl_training.models.encoder import Encoder, on_cpu
+from rl_training.models import ValueHead, ValueNetwork
+from rl_training.models.encoder import Encoder
+from rl_training.models.mlp import make_mlp
 from rl_training.types import Array, SpaceSpec, TransitionBatch
 
 __all__ = ["IQN", "IQNConfig"]
@@ -53,13 +54,13 @@ class ImplicitQuantileNetwork(ValueNetwork):
         super().__init__()
         self.trunk = trunk
         self.head = head
-        self.embedding = MLP([config.num_cosines, trunk.out_features], generator, activate_last=True)
+        self.embedding = make_mlp([config.num_cosines, trunk.out_features], generator, config.style(), activate_last=True)
         self.register_buffer("frequencies", math.pi * torch.arange(config.num_cosines))
         self.register_buffer("midpoints", quantile_levels(config.num_acting_quantiles))
 
     def forward(self, obs: Tensor, levels: Tensor | None = None) -> Tensor:
         cosines = torch.cos((self.midpoints if levels is None else levels).unsqueeze(-1) * self.frequencies)
-        features = self.trunk(obs).unsqueeze(1) * self.embedding(cosines)  # (batch, k, feature)
+        features = self.trunk(self.trunk.prepare(obs)).unsqueeze(1) * self.embedding(cosines)  # (batch, k, feature)
         quantiles: Tensor = self.head(features.flatten(0, 1)).view(-1, cosines.shape[-2], self.head.actions)
         return quantiles.transpose(1, 2)
 
@@ -67,7 +68,7 @@ class ImplicitQuantileNetwork(ValueNetwork):
         return self.forward(obs).mean(dim=2)
 
     def q_function(self, noisy: bool = False) -> Callable[[Array], Array]:
-        if not (on_cpu(self) and isinstance(self.trunk, MLP)):
+        if not (self.trunk.has_numpy() and self.embedding.has_numpy()):
             return super().q_function(noisy)
         trunk, embed, head = self.trunk.numpy_forward(), self.embedding.numpy_forward(), self.head.numpy_forward(noisy)
         cosines = torch.cos(self.midpoints.unsqueeze(1) * self.frequencies).numpy()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.config import Fraction, OffPolicyConfig, Positive, PositiveNumber
-from rl_training.algorithms.optimizer import FlatAdam, place_parameters
+from rl_training.algorithms.config import Fraction, OffPolicyConfig, Positive, PositiveNumber, ScheduledPositive, StrictModel
+from rl_training.algorithms.optimizer import FlatOptimizer, make_optimizer, place_parameters
 from rl_training.algorithms.update import Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import Replay
 from rl_training.data.transition_replay import make_transition_replay
@@ -20,10 +20,16 @@ from rl_training.schedules import Schedule
 from rl_training.types import TransitionBatch
 
 
+class VectorConfig(StrictModel):
+    """Settings of those that learn from vectors."""
+
+    normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
+
+
 class OffPolicyActorCriticConfig(OffPolicyConfig):
     """Settings of the off-policy actor-critics."""
 
-    learning_rate: PositiveNumber = Field(3e-4, description="Adam's learning rate, of all networks")
+    learning_rate: ScheduledPositive = Field(3e-4, description="learning rate of all networks, a number or a schedule")
     max_grad_norm: PositiveNumber | None = Field(None, description="clip gradients to this norm; null: no clipping")
     batch_size: Positive = Field(256, description="transitions in one update")
     hidden_sizes: tuple[Positive, ...] = Field((256, 256), description="widths of the hidden layers")
@@ -48,9 +54,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm[ActorCriticConfigT, TransitionBatc
     def build(self) -> None:
         super().build()
         config, network = self.config, self.network
-        options: dict[str, Any] = {"eps": config.adam_eps, "max_norm": config.max_grad_norm}
-        self.critic_optimizer = FlatAdam(network.critic, **options)
-        self.actor_optimizer = FlatAdam(network.actor, **options)
+        self.critic_optimizer = make_optimizer(network.critic, config, max_norm=config.max_grad_norm)
+        self.actor_optimizer = make_optimizer(network.actor, config, max_norm=config.max_grad_norm)
         self.target = self.make_target_critic()
         self.target_network = self.follow(self.target, self.critic_optimizer)
         # Shares the critic's weights but takes no gradient: the actor's loss backpropagates through it without changing them.
@@ -67,7 +72,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm[ActorCriticConfigT, TransitionBatc
         """A copy of the critic, or of its last parts."""
         return copy.deepcopy(self.network.critic)
 
-    def follow(self, module: nn.Module, optimizer: FlatAdam) -> TargetNetwork:
+    def follow(self, module: nn.Module, optimizer: FlatOptimizer) -> TargetNetwork:
         """Makes a copy of a network the target network of what ``optimizer`` trains, with the configured tau and interval."""
         return TargetNetwork(module, optimizer, tau=self.config.tau, every=self.config.target_update_interval)
 
@@ -118,6 +123,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm[ActorCriticConfigT, TransitionBatc
 
     def inputs(self, batch: TransitionBatch) -> TransitionBatch:
         """The batch as input of the networks, with scaled rewards."""
+        batch = super().inputs(batch)
         if self.config.reward_scale != 1.0:
             batch = batch._replace(reward=batch.reward * self.config.reward_scale)
         return self.views(batch)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.algorithms.base import OnPolicyAlgorithm
-from rl_training.algorithms.config import ActorCriticConfig
-from rl_training.algorithms.optimizer import FlatAdam
+from rl_training.algorithms.config import ActorCriticConfig, ScheduleConfig
+from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.return_scale import ReturnScale
 from rl_training.algorithms.update import Known, Stage, StageLoss, Update
@@ -193,7 +193,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
     def build(self) -> None:
         super().build()
         config = self.config
-        self.optimizer = FlatAdam(self.policy.network, eps=config.adam_eps, max_norm=config.max_grad_norm)
+        self.optimizer = make_optimizer(self.policy.network, config, max_norm=config.max_grad_norm)
         self.return_scale = ReturnScale(config.gamma) if config.normalize_rewards else None
         self.epochs, self.minibatches = config.passes()
         self.phase: Phase | None = None  # the current one
@@ -208,7 +208,14 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
 
     def schedules(self) -> dict[str, Schedule]:
         """Scheduled values that the loss takes by name."""
-        return {"learning_rate": self.learning_rate}
+        entropy = self.config.entropy_coef
+        scheduled = {"entropy_coef": entropy.schedule()} if isinstance(entropy, ScheduleConfig) else {}
+        return {"learning_rate": self.learning_rate, **scheduled}
+
+    def entropy_coef(self, known: Known) -> float | Tensor:
+        """The weight of the entropy bonus in this update."""
+        weight: float | Tensor = known.get("entropy_coef", self.config.entropy_coef)
+        return weight
 
     def make_update(self) -> Update[MinibatchInput]:
         return Update([self.make_stage()], rng=self.streams["noise"], schedules=self.schedules())
@@ -317,11 +324,13 @@ def network_options(config: ActorCriticConfig) -> dict[str, Any]:
     """The keyword arguments that both actor-critic networks take from the config."""
     return {
         "encoder": EncoderConfig(
+            cnn=config.cnn,
             cnn_layers=config.cnn_layers,
             cnn_features=config.cnn_features,
             standardise=config.normalize_observations,
-            orthogonal=True,
+            orthogonal=config.init == "orthogonal",
+            custom=config.custom_network(),
         ),
-        "activation": config.activation,
+        "style": config.style(),
         "initial_log_std": config.initial_log_std,
     }

@@ -6,7 +6,7 @@ from typing import ClassVar, TypeVar
 
 from pydantic import Field
 
-from rl_training.algorithms.config import ConvLayers, Count, Fraction, Positive
+from rl_training.algorithms.config import ConvLayers, Count, Fraction, Init, Positive
 from rl_training.algorithms.continuous import ContinuousAlgorithm
 from rl_training.algorithms.off_policy import OffPolicyActorCriticConfig
 from rl_training.data.augmentation import shift_images
@@ -27,6 +27,7 @@ class PixelConfig(OffPolicyActorCriticConfig):
     cnn_features: Positive | None = Field(
         None, description="width of the layer after the convolutions; null: as in the paper"
     )
+    init: Init = Field("orthogonal", description="initial weights: PyTorch's default, or orthogonal")
 
 
 PixelConfigT = TypeVar("PixelConfigT", bound=PixelConfig)

@@ -9,10 +9,18 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rl_training.algorithms.config import ActorCriticConfig, Count, Positive, PositiveNumber
+from rl_training.algorithms.config import (
+    ActorCriticConfig,
+    Count,
+    Positive,
+    PositiveNumber,
+    ScheduledPositive,
+    decaying,
+    require_decay,
+)
 from rl_training.algorithms.on_policy import ActorCriticAlgorithm, Evaluated, MinibatchInput, Recorded
 from rl_training.algorithms.update import Known, Stage, StageLoss
-from rl_training.schedules import LinearSchedule, Schedule
+from rl_training.schedules import Schedule
 
 __all__ = ["PPO", "PPOConfig", "ppo_loss"]
 
@@ -22,8 +30,10 @@ class ClippedConfig(ActorCriticConfig):
 
     n_epochs: Positive = Field(4, description="passes over a rollout")
     n_minibatches: Positive = Field(4, description="updates in one pass")
-    clip_range: PositiveNumber = Field(0.2, description="clip the probability ratio to 1 +- x")
-    final_clip_range: PositiveNumber | None = Field(None, description="clip_range after a linear decay; null: constant")
+    clip_range: ScheduledPositive = Field(0.2, description="clip the probability ratio to 1 +- x, a number or a schedule")
+    final_clip_range: PositiveNumber | None = Field(
+        None, description="short form of a linear schedule: clip_range at its end; null: as clip_range says"
+    )
     clip_range_decay_steps: Count = Field(0, description="env steps over which clip_range decays")
     clip_value: PositiveNumber | None = Field(None, description="clip the change of the value to +-x; null: no clipping")
     target_kl: PositiveNumber | None = Field(
@@ -44,8 +54,8 @@ class ClippedConfig(ActorCriticConfig):
 
     @model_validator(mode="after")
     def _clip_decay_is_complete(self) -> ClippedConfig:
-        if (self.final_clip_range is None) != (self.clip_range_decay_steps == 0):
-            raise ValueError("final_clip_range and clip_range_decay_steps go together: set both or neither")
+        final, steps = self.final_clip_range, self.clip_range_decay_steps
+        require_decay("clip_range", self.clip_range, final, "final_clip_range", steps, "clip_range_decay_steps")
         return self
 
 
@@ -66,7 +76,7 @@ def ppo_loss(
     *,
     clip_range: float | Tensor,
     value_coef: float = 0.5,
-    entropy_coef: float = 0.0,
+    entropy_coef: float | Tensor = 0.0,
     clip_value: float | None = None,
     old_value: Tensor | None = None,  # (batch,) the value at the time of acting, for clip_value
 ) -> StageLoss:
@@ -82,7 +92,7 @@ def ppo_loss(
         near = old_value + (value - old_value).clamp(-clip_value, clip_value)
         value_loss = torch.maximum(value_loss, (near - target).square())
     loss = value_coef * value_loss - surrogate
-    if entropy_coef:
+    if isinstance(entropy_coef, Tensor) or entropy_coef:
         loss = loss - entropy_coef * entropy
     with torch.no_grad():
         metrics = {
@@ -101,8 +111,7 @@ class ClippedActorCritic(ActorCriticAlgorithm[ClippedConfigT]):
     def build(self) -> None:
         super().build()
         config = self.config
-        final_clip = config.clip_range if config.final_clip_range is None else config.final_clip_range
-        self.clip_range = LinearSchedule(config.clip_range, final_clip, config.clip_range_decay_steps)
+        self.clip_range = decaying(config.clip_range, config.final_clip_range, config.clip_range_decay_steps)
 
     def schedules(self) -> dict[str, Schedule]:
         return {**super().schedules(), "clip_range": self.clip_range}
@@ -126,7 +135,7 @@ class ClippedActorCritic(ActorCriticAlgorithm[ClippedConfigT]):
             now.entropy,
             clip_range=known["clip_range"],
             value_coef=config.value_coef,
-            entropy_coef=config.entropy_coef,
+            entropy_coef=self.entropy_coef(known),
             clip_value=config.clip_value,
             old_value=recorded.value,
         )

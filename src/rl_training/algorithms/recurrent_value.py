@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.config import ConvLayers, Number, Positive, PositiveNumber
+from rl_training.algorithms.config import ImageConfig, Number, Positive, PositiveNumber
 from rl_training.algorithms.epsilon_greedy import EpsilonPolicy, greedy_actions
 from rl_training.algorithms.policy import ActInput, ExportModule, Observations
 from rl_training.algorithms.update import Known, StageLoss
@@ -19,22 +19,21 @@ from rl_training.algorithms.value import QLearning, QLearningConfig
 from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer
 from rl_training.data.replay import Replay
 from rl_training.errors import ConfigError
-from rl_training.models import LSTMQNetwork
+from rl_training.models import EncoderConfig, LSTMQNetwork
 from rl_training.models.action_head import index_to_env
-from rl_training.models.cnn.nature import NATURE_LAYERS
 from rl_training.models.observation import encode_observation
 from rl_training.models.recurrent.make_core import Cell
 from rl_training.schedules import Schedule
 from rl_training.types import Array, Carry, PolicyOutput, SequenceBatch, SpaceSpec
 
 
-class RecurrentValueConfig(QLearningConfig):
+class RecurrentValueConfig(ImageConfig, QLearningConfig):
     """Settings of the value-based algorithms with an LSTM."""
 
     buffer_size: Positive = Field(100_000, description="steps kept for replay")
     batch_size: Positive = Field(32, description="sequences in one update")
     sequence_length: Positive = Field(20, description="steps in a sequence: the length of backpropagation through time")
-    encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM")
+    encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM; none with network")
     recurrent_cell: Cell = Field("lstm", description="lstm or gru; the lstm_* settings are those of either")
     lstm_size: Positive = Field(64, description="width of the LSTM")
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
@@ -47,7 +46,6 @@ class RecurrentValueConfig(QLearningConfig):
     )
     huber_delta: PositiveNumber = Field(1.0, description="threshold of the Huber loss: TD errors beyond it count linearly")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
-    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
 
 
 RecurrentConfigT = TypeVar("RecurrentConfigT", bound=RecurrentValueConfig)
@@ -299,11 +297,18 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
 def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
     """The keyword arguments that the network takes from the config."""
     return {
+        "encoder": EncoderConfig(
+            style=config.style(),
+            cnn=config.cnn,
+            cnn_layers=config.cnn_layers,
+            standardise=config.normalize_observations,
+            orthogonal=config.init == "orthogonal",
+            custom=config.custom_network(),
+        ),
         "encoder_sizes": config.encoder_sizes,
         "lstm_size": config.lstm_size,
         "lstm_layers": config.lstm_layers,
         "forget_bias": config.forget_bias,
         "cell": config.recurrent_cell,
         "hidden_sizes": config.hidden_sizes,
-        "cnn_layers": config.cnn_layers,
     }

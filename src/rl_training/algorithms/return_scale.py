@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from torch import Tensor
 
 from rl_training.models.normalization import CLIP, RunningMoments
 from rl_training.types import Array, State
@@ -22,6 +23,16 @@ class ReturnScale:
     def scale(self, reward: Array, ended: Array, present: Array | None = None) -> Array:
         """Updates the statistics with the rewards of a rollout (time, env) and returns them scaled. Where ``present`` is
         false there was no step."""
+        self.observe(reward, ended, present)
+        scaled: Array = np.clip(reward / self._moments.std, -CLIP, CLIP).astype(np.float32)
+        return scaled
+
+    def scale_batch(self, reward: Tensor, n_step: int) -> Tensor:
+        """Sampled rewards, each summed over up to ``n_step`` steps, by the statistics so far."""
+        return (reward / float(self._moments.std)).clamp_(-CLIP * n_step, CLIP * n_step)
+
+    def observe(self, reward: Array, ended: Array, present: Array | None = None) -> None:
+        """Updates the statistics with rewards (time, env). Where ``present`` is false there was no step."""
         running = self._returns if len(self._returns) else np.zeros(reward.shape[1])
         returns = np.empty(reward.shape)
         for t in range(len(reward)):
@@ -30,8 +41,6 @@ class ReturnScale:
             running = running * ~ended[t]
         self._returns = running
         self._moments.update(returns.reshape(-1) if present is None else returns[present])
-        scaled: Array = np.clip(reward / self._moments.std, -CLIP, CLIP).astype(np.float32)
-        return scaled
 
     def state_dict(self) -> State:
         return {"moments": self._moments.state_dict(), "returns": self._returns.copy()}

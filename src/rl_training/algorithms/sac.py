@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.config import ConvLayers, Number, Positive, PositiveNumber
-from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousPolicy
-from rl_training.algorithms.off_policy import OffPolicyActorCritic, OffPolicyActorCriticConfig
-from rl_training.algorithms.optimizer import FlatAdam
+from rl_training.algorithms.config import ImageConfig, Init, Number, Positive, PositiveNumber
+from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousPolicy, custom_encoders
+from rl_training.algorithms.off_policy import OffPolicyActorCritic, OffPolicyActorCriticConfig, VectorConfig
+from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.update import Known, Stage, StageLoss
 from rl_training.models.cnn import CNNDrQModel
-from rl_training.models.cnn.nature import NATURE_LAYERS
 from rl_training.models.continuous import GaussianActorCritic, MLPActorCritic, squashed_sample
+from rl_training.models.observation import require_vectors
 from rl_training.types import Array, SpaceSpec, State, TransitionBatch
 
 __all__ = ["SAC", "SACConfig", "sac_actor_loss", "sac_target", "temperature_loss", "twin_critic_loss"]
@@ -44,13 +44,15 @@ class EntropyConfig(OffPolicyActorCriticConfig):
 EntropyConfigT = TypeVar("EntropyConfigT", bound=EntropyConfig)
 
 
-class SACConfig(EntropyConfig):
+class SACConfig(VectorConfig, ImageConfig, EntropyConfig):
     """Settings of SAC."""
 
     buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
-    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
     cnn_features: Positive = Field(512, description="width of the layer after the convolutions")
+    init: Init = Field(
+        "default", description="initial weights: PyTorch's default on vectors and orthogonal on images, or orthogonal on both"
+    )
 
 
 def sac_target(
@@ -116,7 +118,7 @@ class EntropyAlgorithm(OffPolicyActorCritic[EntropyConfigT]):
         config, target = self.config, self.config.target_entropy
         self.target_entropy = self.default_target_entropy() if target is None else target
         self.temperature = Temperature(config.alpha).to(self.target_network.vector.device)
-        self.temperature_optimizer = FlatAdam(self.temperature, eps=config.adam_eps, max_norm=None)
+        self.temperature_optimizer = make_optimizer(self.temperature, config, max_norm=None, weight_decay=0.0)
 
     @property
     def alpha(self) -> Tensor:
@@ -206,8 +208,26 @@ class SAC(SoftActorCritic[SACConfig]):
 
 
 def _make_network(config: SACConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianActorCritic:
-    observation, actions = spec.observation, len(spec.action.low)
-    if not observation.images:
-        return MLPActorCritic(observation.shape[0], actions, config.hidden_sizes, generator)
-    cnn: dict[str, Any] = {"cnn_layers": config.cnn_layers, "cnn_features": config.cnn_features}
-    return CNNDrQModel(observation, actions, config.hidden_sizes, generator, **cnn)
+    observation, actions, style = spec.observation, len(spec.action.low), config.style()
+    if config.normalize_observations:
+        require_vectors(observation)
+    if observation.images and config.network is None:
+        return CNNDrQModel(
+            observation,
+            actions,
+            config.hidden_sizes,
+            generator,
+            cnn=config.cnn,
+            cnn_layers=config.cnn_layers,
+            cnn_features=config.cnn_features,
+            style=style,
+        )
+    return MLPActorCritic(
+        observation.shape[0],
+        actions,
+        config.hidden_sizes,
+        generator,
+        style=style,
+        encoders=custom_encoders(config, spec, generator),
+        standardise=config.normalize_observations,
+    )

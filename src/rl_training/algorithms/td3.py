@@ -11,19 +11,19 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.config import Number, Positive, PositiveNumber
-from rl_training.algorithms.continuous import ContinuousAlgorithm, NoisyPolicy, noisy_action
-from rl_training.algorithms.off_policy import OffPolicyActorCriticConfig
+from rl_training.algorithms.continuous import ContinuousAlgorithm, NoisyPolicy, custom_encoders, noisy_action
+from rl_training.algorithms.off_policy import OffPolicyActorCriticConfig, VectorConfig
 from rl_training.algorithms.sac import twin_critic_loss
 from rl_training.algorithms.update import Draw, Known, StageLoss, TargetNetwork
-from rl_training.models.continuous import Actor, ContinuousActorCritic, Critics
-from rl_training.models.mlp import MLP
+from rl_training.models.continuous import ContinuousActorCritic, make_actor, make_critics
+from rl_training.models.normalization import ObservationNormalizer
 from rl_training.schedules import LinearSchedule
 from rl_training.types import SpaceSpec, TransitionBatch
 
 __all__ = ["TD3", "TD3Config", "td3_target"]
 
 
-class DeterministicConfig(OffPolicyActorCriticConfig):
+class DeterministicConfig(VectorConfig, OffPolicyActorCriticConfig):
     """Settings of TD3 and DDPG."""
 
     buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
@@ -58,10 +58,14 @@ class DeterministicActorCritic(ContinuousAlgorithm[DeterministicConfigT]):
     @classmethod
     def make_policy(cls, config: DeterministicConfigT, spec: SpaceSpec, generator: torch.Generator) -> NoisyPolicy:
         inputs, actions = spec.observation.shape[0], len(spec.action.low)
-        actor = Actor(MLP([inputs, *config.hidden_sizes, actions], generator))
-        critics = Critics(inputs, actions, config.hidden_sizes, generator, count=config.n_critics)
+        encoders, style = custom_encoders(config, spec, generator), config.style()
+        actor = make_actor(inputs, config.hidden_sizes, actions, generator, style, encoders)
+        critics = make_critics(inputs, actions, config.hidden_sizes, generator, style, encoders, count=config.n_critics)
+        network = ContinuousActorCritic(actor, critics, actions)
+        if config.normalize_observations:
+            network.normalizer = ObservationNormalizer(inputs)
         noise = LinearSchedule(config.exploration_noise, config.exploration_noise, 0)
-        return NoisyPolicy(ContinuousActorCritic(actor, critics, actions), spec, config, noise)
+        return NoisyPolicy(network, spec, config, noise)
 
     def build(self) -> None:
         super().build()
@@ -83,13 +87,15 @@ class DeterministicActorCritic(ContinuousAlgorithm[DeterministicConfigT]):
             action = torch.tanh(self.target_actor(batch.next_obs))
             if config.target_noise:
                 action = noisy_action(action, known["critic_noise"], config.target_noise, config.noise_clip)
-            target = td3_target(batch.reward, batch.discount, self.target.values(batch.next_obs, action))
-        return twin_critic_loss(self.policy.network.critic.values(batch.obs, batch.action), target)
+            next_q = self.target.values(self.target.encode(batch.next_obs), action)
+            target = td3_target(batch.reward, batch.discount, next_q)
+        critic = self.policy.network.critic
+        return twin_critic_loss(critic.values(critic.encode(batch.obs), batch.action), target)
 
     def actor_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
         """``-Q1`` of the actor's actions."""
         action = torch.tanh(self.policy.network.actor(batch.obs))
-        return StageLoss(-self.frozen_critic.values(batch.obs, action, first=1)[0])
+        return StageLoss(-self.frozen_critic.values(self.frozen_critic.encode(batch.obs), action, first=1)[0])
 
 
 class TD3(DeterministicActorCritic[TD3Config]):

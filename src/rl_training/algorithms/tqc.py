@@ -7,17 +7,19 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from rl_training.algorithms.config import Count, Positive
+from rl_training.algorithms.continuous import custom_encoders
+from rl_training.algorithms.off_policy import VectorConfig
 from rl_training.algorithms.qr_dqn import quantile_huber_loss, quantile_levels
 from rl_training.algorithms.sac import EntropyConfig, GaussianPolicy, SoftActorCritic
 from rl_training.algorithms.update import Known, StageLoss
-from rl_training.models.continuous import Actor, Critics, GaussianActorCritic
-from rl_training.models.mlp import MLP
+from rl_training.models.continuous import GaussianActorCritic, make_actor, make_critics
+from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import SpaceSpec, TransitionBatch
 
 __all__ = ["TQC", "TQCConfig", "tqc_actor_loss", "tqc_critic_loss", "tqc_target"]
 
 
-class TQCConfig(EntropyConfig):
+class TQCConfig(VectorConfig, EntropyConfig):
     """Settings of TQC. The paper has five critics."""
 
     buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
@@ -79,9 +81,15 @@ class TQC(SoftActorCritic[TQCConfig]):
     @classmethod
     def make_policy(cls, config: TQCConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianPolicy:
         inputs, actions, hidden = spec.observation.shape[0], len(spec.action.low), config.hidden_sizes
-        actor = Actor(MLP([inputs, *hidden, 2 * actions], generator))
-        critics = Critics(inputs, actions, hidden, generator, count=config.n_critics, outputs=config.num_quantiles)
-        return GaussianPolicy(GaussianActorCritic(actor, critics, actions), spec, config)
+        encoders, style = custom_encoders(config, spec, generator), config.style()
+        actor = make_actor(inputs, hidden, 2 * actions, generator, style, encoders)
+        critics = make_critics(
+            inputs, actions, hidden, generator, style, encoders, count=config.n_critics, outputs=config.num_quantiles
+        )
+        network = GaussianActorCritic(actor, critics, actions)
+        if config.normalize_observations:
+            network.normalizer = ObservationNormalizer(inputs)
+        return GaussianPolicy(network, spec, config)
 
     def loss_terms(self) -> int:
         config = self.config
@@ -91,12 +99,14 @@ class TQC(SoftActorCritic[TQCConfig]):
     def critic_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
         with torch.no_grad():
             action, log_prob = self.draw(batch.next_obs, known["critic_noise"])
-            next_quantiles = self.target.outputs(batch.next_obs, action)
+            next_quantiles = self.target.outputs(self.target.encode(batch.next_obs), action)
             dropped = self.config.dropped_quantiles
             targets = tqc_target(batch.reward, batch.discount, next_quantiles, log_prob, self.alpha, dropped)
-        return tqc_critic_loss(self.policy.network.critic.outputs(batch.obs, batch.action), targets)
+        critic = self.policy.network.critic
+        return tqc_critic_loss(critic.outputs(critic.encode(batch.obs), batch.action), targets)
 
     def actor_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
         action, log_prob = self.draw(batch.obs, known["actor_noise"])
-        output = tqc_actor_loss(log_prob, self.frozen_critic.outputs(batch.obs, action), self.alpha)
+        quantiles = self.frozen_critic.outputs(self.frozen_critic.encode(batch.obs), action)
+        output = tqc_actor_loss(log_prob, quantiles, self.alpha)
         return output._replace(metrics={**output.metrics, "alpha": self.alpha})

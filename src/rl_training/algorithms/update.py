@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import compiled_graph
 from rl_training.algorithms.compiled_graph import Groups, SubstitutedNetworks
-from rl_training.algorithms.optimizer import FlatAdam, flatten_parameters
+from rl_training.algorithms.optimizer import FlatOptimizer, flatten_parameters
 from rl_training.models.encoder import widest_float
 from rl_training.schedules import Schedule
 from rl_training.types import State
@@ -66,7 +66,7 @@ class Stage(Generic[InputT]):
     """A loss and the optimiser that minimises it, in every ``every``-th update."""
 
     name: str  # the name of the loss in the metrics
-    optimizer: FlatAdam
+    optimizer: FlatOptimizer
     loss: Callable[[InputT, Known], StageLoss]
     draws: Mapping[str, Draw[InputT]] = field(default_factory=dict)
     every: int = 1
@@ -77,7 +77,7 @@ class Stage(Generic[InputT]):
 class TargetNetwork:
     """A copy of a network whose weights move towards the original's by the share ``tau`` in every ``every``-th update."""
 
-    def __init__(self, module: nn.Module, optimizer: FlatAdam, *, tau: float, every: int = 1) -> None:
+    def __init__(self, module: nn.Module, optimizer: FlatOptimizer, *, tau: float, every: int = 1) -> None:
         """``module`` may lack the first parts of the module that ``optimizer`` trains, such as an encoder."""
         self.module = module.requires_grad_(False)
         self.vector = flatten_parameters(self.module)

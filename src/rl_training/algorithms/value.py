@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple, TypeVar
@@ -12,16 +11,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.config import ConvLayers, Count, Fraction, Positive
+from rl_training.algorithms.config import Count, Fraction, ImageConfig, Positive
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyConfig, EpsilonGreedyPolicy, EpsilonPolicy
-from rl_training.algorithms.optimizer import FlatAdam
+from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.update import NOTHING, Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import BatchT, Replay
 from rl_training.data.transition_replay import make_transition_replay
-from rl_training.models import ValueHead, ValueNetwork, make_value_body
-from rl_training.models.cnn.nature import NATURE_LAYERS
+from rl_training.models import EncoderConfig, ValueHead, ValueNetwork, make_value_body
 from rl_training.models.encoder import Encoder
 from rl_training.models.noisy import noisy_layers
+from rl_training.models.normalization import copied
 from rl_training.schedules import importance_exponent
 from rl_training.types import SpaceSpec, TransitionBatch, UpdateResult
 
@@ -32,13 +31,13 @@ class QLearningConfig(EpsilonGreedyConfig):
     double: bool = Field(False, description="choose the bootstrap action with the online network")
     tau: Fraction = Field(1.0, description="share of the online weights in a target update; 1: a copy")
     target_update_interval: Positive = Field(500, description="updates between target updates")
+    normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
 
 
-class ValueConfig(QLearningConfig):
+class ValueConfig(ImageConfig, QLearningConfig):
     """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the options enabled."""
 
     hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
-    cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
     noisy: bool = Field(
@@ -101,8 +100,8 @@ class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
     def build(self) -> None:
         super().build()
         config, network = self.config, self.policy.network
-        self.target = copy.deepcopy(network)
-        self.optimizer = FlatAdam(network, eps=config.adam_eps, max_norm=config.max_grad_norm)
+        self.target = copied(network)
+        self.optimizer = make_optimizer(network, config, max_norm=config.max_grad_norm)
         self.target_network = TargetNetwork(self.target, self.optimizer, tau=config.tau, every=config.target_update_interval)
 
     @abstractmethod
@@ -183,5 +182,12 @@ def make_body(config: ValueConfig, spec: SpaceSpec, generator: torch.Generator, 
         atoms=atoms,
         dueling=config.dueling,
         noisy=config.noisy,
-        cnn_layers=config.cnn_layers,
+        encoder=EncoderConfig(
+            style=config.style(),
+            cnn=config.cnn,
+            cnn_layers=config.cnn_layers,
+            standardise=config.normalize_observations,
+            orthogonal=config.init == "orthogonal",
+            custom=config.custom_network(),
+        ),
     )

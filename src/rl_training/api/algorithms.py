@@ -30,6 +30,7 @@ from rl_training.experiment.finding import run_of
 from rl_training.experiment.registry import AlgorithmClass, algorithms, built_in, get_algorithm, name_of
 from rl_training.experiment.run import TRAINING_PARTS, Run
 from rl_training.experiment.trust import Trust
+from rl_training.models.custom import NetworkFunction
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult
@@ -249,13 +250,20 @@ class ManagedAlgorithm:
             self._get_trainer().checkpoints.save_to(Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, env: EnvLike | None = None, *, trust_modules: bool = False) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        env: EnvLike | None = None,
+        *,
+        trust_modules: bool = False,
+        network: NetworkFunction | None = None,
+    ) -> Self:
         """An agent from a run directory or a checkpoint. If the checkpoint is a full one, ``learn`` continues from it.
 
         A module that only the checkpoint names is imported from installed packages and ``PYTHONPATH``; from elsewhere only
-        with ``trust_modules``.
+        with ``trust_modules``. ``network`` is needed if the agent's network is a function that cannot be imported.
         """
-        config, policy, checkpoint = load_policy(Path(path), _warn, trust_modules=trust_modules)
+        config, policy, checkpoint = load_policy(Path(path), _warn, trust_modules=trust_modules, network=network)
         if get_algorithm(config.algo) is not cls.algorithm_class:
             right = get_algorithm(config.algo).public_name
             raise ConfigError(f"{path} holds a {config.algo} agent; load it with {right}.load")
@@ -272,13 +280,20 @@ class ManagedAlgorithm:
         return agent
 
     @classmethod
-    def resume(cls, run_dir: str | Path, env: EnvLike | None = None, *, trust_modules: bool = False) -> Self:
+    def resume(
+        cls,
+        run_dir: str | Path,
+        env: EnvLike | None = None,
+        *,
+        trust_modules: bool = False,
+        network: NetworkFunction | None = None,
+    ) -> Self:
         """An agent at the last good checkpoint of a run directory; ``learn`` continues in that directory.
 
-        ``trust_modules`` is that of ``load``.
+        ``trust_modules`` and ``network`` are those of ``load``.
         """
         factory = None if env is None else factory_of(env)
-        trainer = resume_training(Path(run_dir), factory=factory, warn=_warn, trust_modules=trust_modules)
+        trainer = resume_training(Path(run_dir), factory=factory, warn=_warn, trust_modules=trust_modules, network=network)
         if not isinstance(trainer.algorithm, cls.algorithm_class):
             trainer.close()
             right = get_algorithm(trainer.config.algo).public_name
@@ -359,7 +374,13 @@ def __getattr__(name: str) -> type[ManagedAlgorithm]:
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
-def load_agent(path: str | Path, env: EnvLike | None = None, *, trust_modules: bool = False) -> ManagedAlgorithm:
-    """An agent of whatever algorithm the run or checkpoint holds; ``trust_modules`` is that of ``load``."""
-    config, policy, checkpoint = load_policy(Path(path), _warn, trust_modules=trust_modules)
+def load_agent(
+    path: str | Path,
+    env: EnvLike | None = None,
+    *,
+    trust_modules: bool = False,
+    network: NetworkFunction | None = None,
+) -> ManagedAlgorithm:
+    """An agent of whatever algorithm the run or checkpoint holds; ``trust_modules`` and ``network`` are those of ``load``."""
+    config, policy, checkpoint = load_policy(Path(path), _warn, trust_modules=trust_modules, network=network)
     return managed(config.algo)._of_policy(config, policy, checkpoint, env, trust_modules)

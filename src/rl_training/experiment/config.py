@@ -17,11 +17,14 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, fi
 from pydantic_core import PydanticSerializationError
 
 from rl_training.algorithms.config import (
+    NUMBER,
+    SCHEDULE,
     AlgorithmConfig,
     Count,
     Fraction,
     Positive,
     PositiveNumber,
+    ScheduleConfig,
     StrictModel,
     current_name,
     with_current_names,
@@ -32,6 +35,7 @@ from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.plain_data import parse_yaml as parse_yaml
 from rl_training.experiment.plain_data import require_plain
 from rl_training.experiment.registry import AlgorithmClass, canonical_name, get_algorithm
+from rl_training.models.custom import NetworkFunction, PythonNetwork, reference_to
 
 #: Bytes of a file's name and of a path that every file system takes; a path leaves room for the files below it.
 LONGEST_NAME = 255
@@ -157,7 +161,16 @@ class TrainConfig(StrictModel):
 
     def with_values(self, **values: Any) -> TrainConfig:
         """A validated copy with some top-level values replaced."""
-        return resolve_config({**self.model_dump(mode="json"), **values})
+        return resolve_config(with_network({**self.model_dump(mode="json"), **values}, self.algo_kwargs.network))
+
+
+def with_network(values: Mapping[str, Any], network: str | NetworkFunction | None) -> dict[str, Any]:
+    """Values with this network of the user's in ``algo_kwargs``; unchanged if it is None."""
+    settings = values.get("algo_kwargs") or {}
+    if network is None or not isinstance(settings, Mapping):
+        return dict(values)
+    reference = network if isinstance(network, str | PythonNetwork) else reference_to(network)
+    return {**values, "algo_kwargs": {**settings, "network": reference}}
 
 
 def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
@@ -217,14 +230,15 @@ def _sentences(
     groups = {**groups, "algo_kwargs": algo_kwargs} if algo_kwargs is not None else {}
     sentences = []
     for item in error.errors():
-        path = [str(part) for part in item["loc"]]
+        path = [str(part) for part in item["loc"] if part not in (NUMBER, SCHEDULE)]
         key = prefix + ".".join(path)
         message = item["msg"].removeprefix("Value error, ")
         places = [name for name, group in groups.items() if path[0] in group.model_fields] if len(path) == 1 else []
         if item["type"] == "extra_forbidden" and places:
             sentences.append(f"unknown key '{key}'; did you mean '{places[-1]}.{key}'?")
         elif item["type"] == "extra_forbidden":
-            sentences.append(f"unknown key '{key}'{did_you_mean(path[-1], _keys_at(model, path[:-1]))}")
+            known = _keys_at(ScheduleConfig, ()) if SCHEDULE in item["loc"] else _keys_at(model, path[:-1])
+            sentences.append(f"unknown key '{key}'{did_you_mean(path[-1], known)}")
         elif not path:
             sentences.append(message)
         elif item["type"] in ("model_type", "model_attributes_type"):
@@ -240,7 +254,7 @@ def _keys_at(model: type[StrictModel], path: Sequence[str]) -> Iterable[str]:
         if inner is None:
             return ()
         model = inner
-    return model.model_fields
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _group(model: type[StrictModel], name: str, algo: object = None) -> type[StrictModel] | None:

@@ -34,7 +34,7 @@ from rl_training.experiment.checkpoint import (
     write_checkpoint,
 )
 from rl_training.experiment.compat import is_newer, naming_the_writer
-from rl_training.experiment.config import TrainConfig, parse_yaml, rename_old, resolve_config
+from rl_training.experiment.config import TrainConfig, parse_yaml, rename_old, resolve_config, with_network
 from rl_training.experiment.files import (
     identity_of,
     open_regular,
@@ -47,6 +47,7 @@ from rl_training.experiment.files import (
 from rl_training.experiment.manifest import checkpoint_name
 from rl_training.experiment.segments import Segments
 from rl_training.experiment.trust import Trust
+from rl_training.models.custom import NetworkFunction
 from rl_training.version import __version__
 
 CONFIG_FILE = "config.yaml"
@@ -228,13 +229,13 @@ def is_run(path: Path) -> bool:
     return os.path.lexists(path / CONFIG_FILE)
 
 
-def open_run(path: Path, trust: Trust | None = None) -> Run:
-    """Opens an existing run directory to continue the run."""
+def open_run(path: Path, trust: Trust | None = None, network: NetworkFunction | None = None) -> Run:
+    """Opens an existing run directory to continue the run; ``network`` replaces the network that the run names."""
     if not path.exists():
         raise CheckpointError(f"there is no run at {path}")
     if not is_run(path):
         raise CheckpointError(f"{path} is not a run directory: it has no {CONFIG_FILE}")
-    data = read_run_config(path)
+    data = with_network(read_run_config(path), network)
     (trust or Trust(path)).require_algo(data)
     with naming_the_writer(path, _newest_writer(path)):
         config = resolve_config(rename_old(data))

@@ -1,8 +1,8 @@
 """Which modules a run or checkpoint may have imported.
 
 A config that the user wrote may name any module. A config that came with a run directory is data, whoever made it: the module
-of its environment or algorithm is imported only from where installed packages and the user's ``PYTHONPATH`` are, unless the
-user says otherwise (``--trust-env-module``, ``trust_modules=True``).
+of its environment, algorithm or network is imported only from where installed packages and the user's ``PYTHONPATH`` are,
+unless the user says otherwise (``--trust-env-module``, ``trust_modules=True``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from rl_training.envs.known import module_of
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
+from rl_training.models.custom import FROM_PYTHON
 from rl_training.names import is_file, loaded, split_name
 from rl_training.search_path import python_path
 
@@ -32,9 +33,14 @@ class Trust:
     everything: bool = False
 
     def require_algo(self, config: Mapping[str, Any]) -> None:
-        """Refuses an algorithm ``module:Class`` of a saved config, unless its module may be imported."""
+        """Refuses an algorithm ``module:Class`` or a network ``module:function`` of a saved config, unless the module may be
+        imported."""
         algo = str(config.get("algo", ""))
         self._require(split_name(algo)[0], f"algo: {algo}")
+        settings = config.get("algo_kwargs")
+        network = settings.get("network") if isinstance(settings, Mapping) else None
+        if isinstance(network, str) and not network.startswith(f"{FROM_PYTHON}:"):
+            self._require(split_name(network)[0], f"algo_kwargs.network: {network}")
 
     def require_env(self, env_id: str) -> None:
         """Refuses an environment of a saved config, unless the module that it comes from may be imported."""
@@ -92,6 +98,8 @@ def _is_trusted(place: str, run: Path) -> bool:
 def trust_option(config: TrainConfig, run: Path) -> str:
     """The option that commands on a run need if it names code that is not in a trusted place, for messages."""
     named = [module_of(config.env_id), split_name(config.algo)[0], *(split_name(w["name"])[0] for w in config.wrappers)]
+    if isinstance(config.algo_kwargs.network, str):
+        named.append(split_name(config.algo_kwargs.network)[0])
     for module in filter(None, [] if config.env_from_python else named):
         file = getattr(loaded(module), "__file__", None)
         if file is not None and not _is_trusted(file, run):

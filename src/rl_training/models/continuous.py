@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.encoder import Encoder, on_cpu, through_torch
+from rl_training.models.encoder import Encoder, through_torch
 from rl_training.models.interfaces import SeparateActorCritic
-from rl_training.models.mlp import MLP
+from rl_training.models.mlp import MLP, PLAIN, Style, make_mlp
+from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import Array
 
 #: range of the log standard deviation
@@ -78,11 +79,12 @@ class Critics(nn.Module):
         outputs: int = 1,
         encoder: Encoder | None = None,
         trunk: nn.Module | None = None,
+        style: Style = PLAIN,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.trunk = trunk
-        self.functions = [MLP([features + actions, *hidden, outputs], generator) for _ in range(count)]
+        self.functions = [make_mlp([features + actions, *hidden, outputs], generator, style) for _ in range(count)]
         for number, function in enumerate(self.functions, start=1):
             self.add_module(f"q{number}", function)
 
@@ -100,6 +102,37 @@ class Critics(nn.Module):
         return self.outputs(features, action, first).squeeze(2)
 
 
+def make_actor(
+    inputs: int,
+    hidden: Sequence[int],
+    outputs: int,
+    generator: torch.Generator,
+    style: Style,
+    encoders: tuple[Encoder, Encoder] | None,
+) -> Actor:
+    """An actor on vectors of ``inputs`` numbers, or on the first of the user's encoders."""
+    encoder = None if encoders is None else encoders[0]
+    features = inputs if encoder is None else encoder.out_features
+    return Actor(make_mlp([features, *hidden, outputs], generator, style), encoder)
+
+
+def make_critics(
+    inputs: int,
+    actions: int,
+    hidden: Sequence[int],
+    generator: torch.Generator,
+    style: Style,
+    encoders: tuple[Encoder, Encoder] | None,
+    *,
+    count: int = 2,
+    outputs: int = 1,
+) -> Critics:
+    """Critics on vectors of ``inputs`` numbers, or on the second of the user's encoders."""
+    encoder = None if encoders is None else encoders[1]
+    features = inputs if encoder is None else encoder.out_features
+    return Critics(features, actions, hidden, generator, count=count, outputs=outputs, encoder=encoder, style=style)
+
+
 class TwinCritic(Critics):
     """Two critics with one output each."""
 
@@ -112,8 +145,9 @@ class TwinCritic(Critics):
         *,
         encoder: Encoder | None = None,
         trunk: nn.Module | None = None,
+        style: Style = PLAIN,
     ) -> None:
-        super().__init__(features, actions, hidden, generator, count=2, encoder=encoder, trunk=trunk)
+        super().__init__(features, actions, hidden, generator, count=2, encoder=encoder, trunk=trunk, style=style)
 
 
 class ContinuousActorCritic(SeparateActorCritic):
@@ -121,13 +155,16 @@ class ContinuousActorCritic(SeparateActorCritic):
 
     def __init__(self, actor: Actor, critic: Critics, actions: int, *, shared_encoder: bool = False) -> None:
         super().__init__()
+        # of vectors; what it prepares is for actor and critics. A default in the class would hide the module
+        self.normalizer: ObservationNormalizer | None = None
         self.actor: Actor = actor
         self.critic: Critics = critic
         self.actions = actions
         self.shared_encoder = shared_encoder  # whether the actor takes observations encoded by the critic
 
     def prepare(self, obs: Tensor) -> Tensor:
-        return obs if self.critic.encoder is None else self.critic.encoder.scale(obs)
+        standardised: Tensor = obs if self.normalizer is None else self.normalizer(obs)
+        return standardised if self.critic.encoder is None else self.critic.encoder.scale(standardised)
 
     def forward(self, obs: Tensor) -> Tensor:
         """The actor's output for observations that are not prepared."""
@@ -137,9 +174,14 @@ class ContinuousActorCritic(SeparateActorCritic):
 
     def numpy_forward(self) -> Callable[[Array], Array]:
         """``forward`` on numpy arrays. Valid until the parameters move to other memory."""
-        if on_cpu(self) and self.actor.encoder is None and not self.shared_encoder:
-            return self.actor.mlp.numpy_forward()
-        return through_torch(self, self)
+        actor = self.actor.mlp
+        if not actor.has_numpy() or self.actor.encoder is not None or self.shared_encoder:
+            return through_torch(self, self)
+        output = actor.numpy_forward()
+        if self.normalizer is None:
+            return output
+        normalize = self.normalizer.numpy_forward()
+        return lambda obs: output(normalize(obs))
 
 
 class GaussianActorCritic(ContinuousActorCritic):
@@ -169,8 +211,20 @@ class GaussianActorCritic(ContinuousActorCritic):
 
 
 class MLPActorCritic(GaussianActorCritic):
-    """SAC's networks on vectors."""
+    """SAC's networks on vectors, or on the features of one encoder each for actor and critic."""
 
-    def __init__(self, obs_dim: int, actions: int, hidden: Sequence[int], generator: torch.Generator) -> None:
-        actor = Actor(MLP([obs_dim, *hidden, 2 * actions], generator))
-        super().__init__(actor, TwinCritic(obs_dim, actions, hidden, generator), actions)
+    def __init__(
+        self,
+        obs_dim: int,
+        actions: int,
+        hidden: Sequence[int],
+        generator: torch.Generator,
+        *,
+        style: Style = PLAIN,
+        encoders: tuple[Encoder, Encoder] | None = None,
+        standardise: bool = False,
+    ) -> None:
+        actor = make_actor(obs_dim, hidden, 2 * actions, generator, style, encoders)
+        super().__init__(actor, make_critics(obs_dim, actions, hidden, generator, style, encoders), actions)
+        if standardise:
+            self.normalizer = ObservationNormalizer(obs_dim)

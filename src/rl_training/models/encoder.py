@@ -27,6 +27,10 @@ class Encoder(nn.Module):
         these too; an update that makes several passes over a batch scales it once."""
         return obs
 
+    def has_numpy(self) -> bool:
+        """Whether ``numpy_forward`` avoids torch."""
+        return False
+
     def observe(self, obs: Array) -> None:
         """Updates the running statistics, if any, with packed observations (sample, ...)."""
         return

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,12 +19,35 @@ from rl_training.models.noisy import NoisyArrays, NoisyLinear
 from rl_training.models.uninitialised import require_room, uninitialised
 from rl_training.types import Array
 
-#: By name, the same function for torch and for numpy. Both overwrite their input, which nothing else needs. This saves a
-#: tenth of SAC's update (256-256, batch 256), because that memory is already in the cache.
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[NDArray[np.float32]], Any]]] = {
+Activation = Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"]
+#: By name, the same function for torch and, if acting should avoid torch, for numpy. Those that can overwrite their input,
+#: which nothing else needs, do. This saves a tenth of SAC's update (256-256, batch 256): that memory is already in the cache.
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[NDArray[np.float32]], Any] | None]] = {
     "relu": (torch.relu_, lambda x: np.maximum(x, 0.0, out=x)),
     "tanh": (torch.tanh_, lambda x: np.tanh(x, out=x)),
+    "gelu": (F.gelu, None),
+    "silu": (F.silu, None),
+    "elu": (F.elu, None),
+    "leaky_relu": (F.leaky_relu, None),
 }
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the dense layers of a network are made."""
+
+    activation: Activation = "relu"
+    layer_norm: bool = False  # normalise the inputs of every activation
+    orthogonal: bool = (
+        False  # orthogonal weights instead of PyTorch's default; noisy layers have an initialisation of their own
+    )
+
+    def gain(self, output: float = 1.0) -> float | None:
+        """The scale of the weights of an output layer; None for PyTorch's default initialisation."""
+        return output if self.orthogonal else None
+
+
+PLAIN = Style()
 
 
 def make_linear(inputs: int, outputs: int, generator: torch.Generator, gain: float | None = None) -> nn.Linear:
@@ -42,7 +66,8 @@ def make_linear(inputs: int, outputs: int, generator: torch.Generator, gain: flo
 
 
 class MLP(Encoder):
-    """Linear (or noisy) layers of these sizes, with an activation between them and, with ``activate_last``, after the last.
+    """Linear (or noisy) layers of these sizes, with an activation between them and, with ``activate_last``, after the last;
+    with ``layer_norm``, a layer normalisation before each activation.
 
     With ``output_gain`` linear layers are orthogonal, with gain sqrt(2) in hidden layers and ``output_gain`` in the last.
     """
@@ -56,6 +81,7 @@ class MLP(Encoder):
         activation: str = "relu",
         activate_last: bool = False,
         output_gain: float | None = None,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.linears: list[nn.Linear | NoisyLinear] = []
@@ -68,6 +94,8 @@ class MLP(Encoder):
         self._activate = ACTIVATIONS[activation][0]
         self.activate_last = activate_last
         self.out_features = sizes[-1]
+        activated = sizes[1:] if activate_last else sizes[1:-1]
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in activated) if layer_norm else None
 
     def forward(self, x: Tensor) -> Tensor:
         # F.linear on the parameters: calling each layer as a module takes as long again as the arithmetic.
@@ -75,13 +103,37 @@ class MLP(Encoder):
         for i, layer in enumerate(self.linears):
             x = F.linear(x, layer.weight, layer.bias)
             if i < last or self.activate_last:
-                x = self._activate(x)
+                x = self._activate(x if self.norms is None else self.norms[i](x))
         return x
+
+    def has_numpy(self) -> bool:
+        return on_cpu(self) and self.norms is None and ACTIVATIONS[self.activation][1] is not None
 
     def numpy_forward(self, noisy: bool = False) -> Callable[[Array], Array]:
         """The same function on numpy arrays, with or without the noise of noisy layers. On the CPU it reads the parameters in
         place, so it sees every in-place update."""
-        return NumpyMLP(self, noisy) if on_cpu(self) else super().numpy_forward()
+        return NumpyMLP(self, noisy) if self.has_numpy() else super().numpy_forward()
+
+
+def make_mlp(
+    sizes: Sequence[int],
+    generator: torch.Generator,
+    style: Style,
+    *,
+    noisy: bool = False,
+    activate_last: bool = False,
+    output_gain: float = 1.0,
+) -> MLP:
+    """An ``MLP`` in this style; ``output_gain`` is the scale of an orthogonal output layer."""
+    return MLP(
+        sizes,
+        generator,
+        noisy=noisy,
+        activation=style.activation,
+        activate_last=activate_last,
+        output_gain=style.gain(output_gain),
+        layer_norm=style.layer_norm,
+    )
 
 
 class NumpyMLP:
@@ -95,7 +147,9 @@ class NumpyMLP:
             for layer in mlp.linears
         ]
         self._active = [True] * (len(mlp.linears) - 1) + [mlp.activate_last]
-        self._activate = ACTIVATIONS[mlp.activation][1]
+        activate = ACTIVATIONS[mlp.activation][1]
+        assert activate is not None
+        self._activate = activate
 
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         for layer, active in zip(self._layers, self._active, strict=False):

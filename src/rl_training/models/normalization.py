@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +28,8 @@ class RunningMoments:
 
     def update(self, batch: Array) -> None:
         """Adds a batch (sample, *shape)."""
+        if not len(batch):
+            return
         values = batch.astype(np.float64)
         mean = values.mean(axis=0)
         squares = np.square(values - mean).sum(axis=0)
@@ -51,6 +55,16 @@ class RunningMoments:
         shape = np.shape(self.mean)  # release 0.2.0 saved the shape () as a number or as (1,)
         self.count = float(state["count"])
         self.mean, self.squares = (np.array(state[name], np.float64).reshape(shape) for name in ("mean", "squares"))
+
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def copied(network: ModuleT) -> ModuleT:
+    """A copy with weights of its own and the same running statistics, as a target network needs."""
+    normalizers = (module for module in network.modules() if isinstance(module, ObservationNormalizer))
+    shared = {id(buffer): buffer for normalizer in normalizers for buffer in normalizer.buffers()}
+    return copy.deepcopy(network, shared)
 
 
 class ObservationNormalizer(nn.Module):

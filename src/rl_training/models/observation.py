@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,41 +14,84 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.errors import SpaceError
-from rl_training.models.cnn.nature import NATURE_LAYERS, Layer, NatureCNN, scale_images
+from rl_training.models.cnn.impala import ImpalaCNN
+from rl_training.models.cnn.nature import (
+    MINATAR_LAYERS,
+    NATURE_LAYERS,
+    PAPER_LAYERS,
+    ImageEncoder,
+    Layer,
+    NatureCNN,
+    scale_images,
+)
+from rl_training.models.custom import CustomNetwork, CustomTrunk
 from rl_training.models.encoder import Encoder, through_torch
-from rl_training.models.mlp import MLP
+from rl_training.models.mlp import MLP, PLAIN, Style, make_mlp
 from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import ActionSpec, Array, ObservationLeaf, ObservationSpec, path_name
+
+CNN = Literal["nature", "impala", "drq", "minatar"]
+HIDDEN_GAIN = math.sqrt(2.0)  # of orthogonal layers before an activation
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
     """How observations are encoded."""
 
-    hidden: Sequence[int] = ()  # widths of dense layers on the features of all leaves, each with a ReLU
-    cnn_layers: Sequence[Layer] = NATURE_LAYERS
+    hidden: Sequence[int] = ()  # widths of dense layers on the features of all leaves, each with an activation
+    style: Style = PLAIN  # of these layers
+    cnn: CNN = "nature"
+    cnn_layers: Sequence[Layer] = NATURE_LAYERS  # of the CNN "nature"
     cnn_features: int | None = None  # width of a dense layer after the convolutions of each image; None: no such layer
     centre: bool = False  # scale images to -0.5..0.5 instead of 0..1
     standardise: bool = False  # standardise vectors with a running mean and standard deviation
     orthogonal: bool = False  # orthogonal convolutions
+    custom: CustomNetwork | None = None  # the user's network in place of all this, except for standardising
 
 
 def make_encoder(spec: ObservationSpec, config: EncoderConfig, generator: torch.Generator) -> Encoder:
     """The encoder for a spec: an MLP for vectors, a CNN for an image, both in parallel for a mixture."""
-    if config.standardise and spec.images:
-        raise SpaceError("images are always scaled to 0..1 and cannot be standardised; set normalize_observations: false")
+    if config.standardise:
+        require_vectors(spec)
+    if config.custom is not None:
+        trunk = config.custom.make_one(spec, generator, partial(unpack, spec))
+        return StandardisedEncoder(spec.shape[0], trunk) if config.standardise else trunk
     if spec.kind == "vector":
-        mlp = MLP([spec.shape[0], *config.hidden], generator, activate_last=True)
+        mlp = make_mlp([spec.shape[0], *config.hidden], generator, config.style, activate_last=True, output_gain=HIDDEN_GAIN)
         return StandardisedEncoder(spec.shape[0], mlp) if config.standardise else mlp
     cnns = [_make_cnn(leaf, config, generator) for leaf in spec.images]
     if spec.kind == "image" and not config.hidden:
         return cnns[0]
     width = sum(cnn.out_features for cnn in cnns) + spec.vector_size
-    return MixedEncoder(spec, cnns, MLP([width, *config.hidden], generator, activate_last=True))
+    mlp = make_mlp([width, *config.hidden], generator, config.style, activate_last=True, output_gain=HIDDEN_GAIN)
+    return MixedEncoder(spec, cnns, mlp)
 
 
-def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Generator) -> NatureCNN:
-    cnn = NatureCNN(leaf.shape, generator, config.cnn_features, config.cnn_layers, centre=config.centre)
+def make_encoders(spec: ObservationSpec, config: EncoderConfig, generator: torch.Generator) -> tuple[Encoder, Encoder | None]:
+    """The encoder of an actor and a critic, or one for each if the user's function returns a pair."""
+    if config.custom is None:
+        return make_encoder(spec, config, generator), None
+    if config.standardise:
+        require_vectors(spec)
+    trunks: list[Encoder] = [*config.custom.make(spec, generator, partial(unpack, spec))]
+    if config.standardise:
+        trunks[0] = StandardisedEncoder(spec.shape[0], trunks[0])  # what it prepares is for both
+    return trunks[0], trunks[1] if len(trunks) == 2 else None
+
+
+def require_vectors(spec: ObservationSpec) -> None:
+    """Refuses to standardise observations with images."""
+    if spec.images:
+        raise SpaceError("images are always scaled to 0..1 and cannot be standardised; set normalize_observations: false")
+
+
+def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Generator) -> ImageEncoder:
+    cnn: ImageEncoder
+    if config.cnn == "impala":
+        cnn = ImpalaCNN(leaf.shape, generator, config.cnn_features, centre=config.centre)
+    else:
+        layers = {"nature": config.cnn_layers, "drq": PAPER_LAYERS, "minatar": MINATAR_LAYERS}[config.cnn]
+        cnn = NatureCNN(leaf.shape, generator, config.cnn_features, layers, centre=config.centre)
     if config.orthogonal:
         for parameter in cnn.parameters():
             if parameter.dim() > 1:
@@ -57,9 +102,9 @@ def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Gen
 
 
 class StandardisedEncoder(Encoder):
-    """Standardises vectors, then applies an MLP; the statistics change only in ``observe``."""
+    """Standardises vectors, then encodes them; the statistics change only in ``observe``."""
 
-    def __init__(self, size: int, mlp: MLP) -> None:
+    def __init__(self, size: int, mlp: Encoder) -> None:
         super().__init__()
         self.normalizer = ObservationNormalizer(size)
         self.mlp = mlp
@@ -76,6 +121,9 @@ class StandardisedEncoder(Encoder):
     def observe(self, obs: Array) -> None:
         self.normalizer.update(obs)
 
+    def has_numpy(self) -> bool:
+        return self.mlp.has_numpy()
+
     def numpy_forward(self) -> Callable[[Array], Array]:
         normalize, mlp = self.normalizer.numpy_forward(), self.mlp.numpy_forward()
         return lambda obs: mlp(normalize(obs))
@@ -87,7 +135,7 @@ class MixedEncoder(Encoder):
     Observations are rows of bytes, or rows of floats as ``scale`` returns them.
     """
 
-    def __init__(self, spec: ObservationSpec, cnns: Sequence[NatureCNN], mlp: MLP) -> None:
+    def __init__(self, spec: ObservationSpec, cnns: Sequence[ImageEncoder], mlp: MLP) -> None:
         super().__init__()
         self.spec = spec
         self.cnns = nn.ModuleList(cnns)
@@ -112,9 +160,9 @@ class MixedEncoder(Encoder):
         features, mlp = through_torch(self._features, self), self.mlp.numpy_forward()
         return lambda obs: mlp(features(obs))
 
-    def _cnn(self, index: int) -> NatureCNN:
+    def _cnn(self, index: int) -> ImageEncoder:
         cnn = self.cnns[index]
-        assert isinstance(cnn, NatureCNN)
+        assert isinstance(cnn, ImageEncoder)
         return cnn
 
     def _features(self, prepared: Tensor) -> Tensor:
@@ -169,7 +217,9 @@ def _encode_leaf(obs: Tensor, leaf: ObservationLeaf) -> Tensor:
 
 def describe_observation(spec: ObservationSpec, network: nn.Module) -> str:
     """What an observation was taken for, such as ``image 3x64x64 uint8 -> NatureCNN``."""
-    cnn = next((type(part).__name__ for part in network.modules() if isinstance(part, NatureCNN)), type(network).__name__)
+    encoders = (part for part in network.modules() if isinstance(part, ImageEncoder | CustomTrunk))
+    encoder = next(encoders, network)
+    cnn = type(encoder.module if isinstance(encoder, CustomTrunk) else encoder).__name__
     words = [f"{path_name(leaf.path)}: {_describe_leaf(leaf, cnn)}".removeprefix(": ") for leaf in spec.leaves]
     return ", ".join(words)
 

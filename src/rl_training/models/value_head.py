@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.mlp import MLP
+from rl_training.models.mlp import PLAIN, Style, make_mlp
 from rl_training.types import Array
 
 
@@ -27,11 +27,12 @@ class ValueHead(nn.Module):
         atoms: int = 1,
         dueling: bool = False,
         noisy: bool = False,
+        style: Style = PLAIN,
     ) -> None:
         super().__init__()
         self.actions, self.atoms = actions, atoms
-        self.advantage = MLP([inputs, *hidden, actions * atoms], generator, noisy=noisy)
-        self.value = MLP([inputs, *hidden, atoms], generator, noisy=noisy) if dueling else None
+        self.advantage = make_mlp([inputs, *hidden, actions * atoms], generator, style, noisy=noisy)
+        self.value = make_mlp([inputs, *hidden, atoms], generator, style, noisy=noisy) if dueling else None
 
     def forward(self, features: Tensor) -> Tensor:
         advantage: Tensor = self.advantage(features).unflatten(1, (self.actions, self.atoms))
@@ -39,6 +40,10 @@ class ValueHead(nn.Module):
             return advantage
         value: Tensor = self.value(features).unsqueeze(1)
         return value + advantage - advantage.mean(dim=1, keepdim=True)
+
+    def has_numpy(self) -> bool:
+        """Whether ``numpy_forward`` avoids torch."""
+        return self.advantage.has_numpy()
 
     def numpy_forward(self, noisy: bool) -> Callable[[Array], Array]:
         """``forward`` on numpy arrays, with views of the parameters."""

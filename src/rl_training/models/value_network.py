@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.cnn.nature import NATURE_LAYERS, Layer
-from rl_training.models.encoder import Encoder, on_cpu, through_torch
-from rl_training.models.mlp import MLP
+from rl_training.models.encoder import Encoder, through_torch
 from rl_training.models.observation import EncoderConfig, make_encoder
 from rl_training.models.value_head import ValueHead
 from rl_training.types import Array, ObservationSpec
@@ -26,17 +26,17 @@ def make_value_body(
     atoms: int = 1,
     dueling: bool = False,
     noisy: bool = False,
-    cnn_layers: Sequence[Layer] = NATURE_LAYERS,
+    encoder: EncoderConfig = EncoderConfig(),  # noqa: B008 - frozen
 ) -> tuple[Encoder, ValueHead]:
     """The trunk and the head of a value network.
 
     On vectors all hidden layers except the last are in the trunk, so that each stream of a dueling head has one; on images
-    only the convolutions are in the trunk.
+    only the convolutions are in the trunk, and a trunk of the user's is left as it is.
     """
-    in_trunk = 0 if spec.images else max(0, len(hidden) - 1)
-    trunk = make_encoder(spec, EncoderConfig(hidden=hidden[:in_trunk], cnn_layers=cnn_layers), generator)
-    head = ValueHead(trunk.out_features, hidden[in_trunk:], actions, generator, atoms=atoms, dueling=dueling, noisy=noisy)
-    return trunk, head
+    in_trunk = 0 if spec.images or encoder.custom is not None else max(0, len(hidden) - 1)
+    trunk = make_encoder(spec, replace(encoder, hidden=hidden[:in_trunk]), generator)
+    options: dict[str, Any] = {"atoms": atoms, "dueling": dueling, "noisy": noisy, "style": encoder.style}
+    return trunk, ValueHead(trunk.out_features, hidden[in_trunk:], actions, generator, **options)
 
 
 class ValueNetwork(nn.Module, ABC):
@@ -75,7 +75,7 @@ class AtomNetwork(ValueNetwork):
 
     def atoms(self, obs: Tensor) -> Tensor:
         """(batch, ...) observations -> (batch, action, atom)."""
-        atoms: Tensor = self.head(self.trunk(obs))
+        atoms: Tensor = self.head(self.trunk(self.trunk.prepare(obs)))
         return atoms
 
     @abstractmethod
@@ -83,7 +83,7 @@ class AtomNetwork(ValueNetwork):
         """Q-values (batch, action) of the head's output (batch, action, atom), on numpy arrays."""
 
     def q_function(self, noisy: bool = False) -> Callable[[Array], Array]:
-        if not (on_cpu(self) and isinstance(self.trunk, MLP)):
+        if not (self.trunk.has_numpy() and self.head.has_numpy()):
             return super().q_function(noisy)
         trunk, head = self.trunk.numpy_forward(), self.head.numpy_forward(noisy)
         return lambda obs: self.numpy_reduce(head(trunk(obs)))

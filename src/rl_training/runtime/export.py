@@ -26,6 +26,7 @@ from rl_training.experiment.files import open_to_read, parse_json, remove, repla
 from rl_training.experiment.run import ACTING_PARTS
 from rl_training.experiment.states import parse_arrays
 from rl_training.experiment.trust import Trust
+from rl_training.models.custom import NetworkFunction, PythonNetwork
 from rl_training.runtime.divergence import require_finite
 from rl_training.runtime.export_description import KEY, describe_export, input_names, output_names
 from rl_training.runtime.inference import fitting, nested, policy_of, predict
@@ -219,7 +220,9 @@ def _export_safetensors(policy: Policy, config: TrainConfig, path: Path) -> floa
     description = {"config": config.describe(), "spaces": policy.spec.to_json(), **stamp(ACTING_PARTS)}
     save_file(arrays, path, metadata={"rl_training": json.dumps(description)})
     entries = _random_entries(policy.spec, VERIFIED_OBSERVATIONS)
-    return _largest_difference(_outputs(policy, entries), _outputs(load_exported(path).policy, entries))
+    given = config.algo_kwargs.network
+    loaded = load_exported(path, network=given if isinstance(given, PythonNetwork) else None)
+    return _largest_difference(_outputs(policy, entries), _outputs(loaded.policy, entries))
 
 
 @dataclass(frozen=True)
@@ -242,10 +245,11 @@ class ExportedPolicy:
         return predict(self.policy, obs, state, episode_start, reward=reward, action_mask=action_mask)
 
 
-def load_exported(path: str | Path, *, trust_modules: bool = False) -> ExportedPolicy:
+def load_exported(path: str | Path, *, trust_modules: bool = False, network: NetworkFunction | None = None) -> ExportedPolicy:
     """Loads the policy from a safetensors export of this version or an older one. ONNX files are for other programs.
 
-    An algorithm of another package (``module:Class``) is imported only from a trusted place, unless ``trust_modules``.
+    An algorithm or network of another package (``module:Class``) is imported only from a trusted place, unless
+    ``trust_modules``; ``network`` replaces the network that the export names.
     """
     path = Path(path)
     if path.suffix == ".onnx":
@@ -257,7 +261,8 @@ def load_exported(path: str | Path, *, trust_modules: bool = False) -> ExportedP
     for name, state in parts.items():
         version = readable_version(name, description, place)
         parts[name] = migrate(state, version, PartContext(name, algo), place)
-    return ExportedPolicy(*policy_of(parts, place, description.get("written_by"), Trust(path.parent, trust_modules)))
+    trust = Trust(path.parent, trust_modules)
+    return ExportedPolicy(*policy_of(parts, place, description.get("written_by"), trust, network))
 
 
 def _read_export(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

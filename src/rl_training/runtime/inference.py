@@ -16,10 +16,11 @@ from rl_training.algorithms.policy import Policy
 from rl_training.errors import CheckpointError, ObservationError, RLTrainingError, shown
 from rl_training.experiment.checkpoint import load_checkpoint, write_checkpoint
 from rl_training.experiment.compat import naming_the_writer
-from rl_training.experiment.config import TrainConfig, resolve_config
+from rl_training.experiment.config import TrainConfig, resolve_config, with_network
 from rl_training.experiment.finding import load_acting, run_of
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.trust import Trust
+from rl_training.models.custom import NetworkFunction
 from rl_training.runtime.divergence import require_finite
 from rl_training.types import (
     Array,
@@ -33,24 +34,33 @@ from rl_training.types import (
 )
 
 
-def load_policy(path: Path, warn: Callable[[str], None], *, trust_modules: bool = False) -> tuple[TrainConfig, Policy, Path]:
-    """The policy of a run or checkpoint with its config. Reads no training state and creates no environment."""
+def load_policy(
+    path: Path, warn: Callable[[str], None], *, trust_modules: bool = False, network: NetworkFunction | None = None
+) -> tuple[TrainConfig, Policy, Path]:
+    """The policy of a run or checkpoint with its config. Reads no training state and creates no environment.
+
+    ``network`` replaces the user's own network that the config names.
+    """
     loaded = load_acting(path, warn)
     policy, config = policy_of(
         loaded.parts,
         f"the checkpoint {loaded.path}",
         loaded.manifest["written_by"],
         Trust(run_of(loaded.path), trust_modules),
+        network,
     )
     return config, policy, loaded.path
 
 
-def policy_of(parts: Mapping[str, State], place: str, written_by: object, trust: Trust) -> tuple[Policy, TrainConfig]:
+def policy_of(
+    parts: Mapping[str, State], place: str, written_by: object, trust: Trust, network: NetworkFunction | None = None
+) -> tuple[Policy, TrainConfig]:
     """The policy and the config in the acting parts of a checkpoint or an export."""
     with fitting(place):
         values = parts["agent"]["config"]
         if not isinstance(values, dict) or not all(isinstance(values.get(key), str) for key in ("algo", "env_id")):
             raise CheckpointError(f"{place} holds no valid config: it names no algorithm or no environment")
+        values = with_network(values, network)
         trust.require_algo(values)
         with naming_the_writer(place.removeprefix("the checkpoint "), written_by):
             config = resolve_config(values)

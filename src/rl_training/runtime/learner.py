@@ -20,6 +20,7 @@ class Learner(ABC):
     """Takes the collected steps and updates the algorithm. Its state dict and its snapshot hold its whole state."""
 
     separate_replay: ClassVar[bool] = False  # whether ``snapshot`` is not empty; it need not be in every checkpoint
+    has_statistics = False  # whether the policy has running statistics that change with every step
 
     def __init__(self, algorithm: Algorithm[Any, Any], timer: PhaseTimer) -> None:
         self._learning, self._timer = algorithm, timer
@@ -88,6 +89,7 @@ class OffPolicyLearner(Learner):
         self.replay = algorithm.make_replay(num_envs)
         self._learn_from = algorithm.config.learning_starts
         self._due = Due(algorithm.config.train_freq)
+        self.has_statistics = algorithm.has_statistics
 
     @property
     def nbytes(self) -> int:
@@ -96,6 +98,8 @@ class OffPolicyLearner(Learner):
     def observe(self, collected: Collected, env_steps: int) -> None:
         replay, algorithm, timer = self.replay, self.algorithm, self._timer
         replay.observe(collected.step, collected.carry)
+        if self.has_statistics:
+            algorithm.observe(collected.step)
         timer.lap("rest")
         if env_steps < self._learn_from or len(replay) < replay.batch_size:
             return

@@ -15,6 +15,7 @@ from rl_training.experiment.finding import StartingPoint, last_good_checkpoint, 
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import REPLAY_PART, Run, open_run
 from rl_training.experiment.trust import Trust
+from rl_training.models.custom import NetworkFunction
 from rl_training.runtime.inference import recorded_observation
 from rl_training.runtime.progress import Progress, choose_progress
 from rl_training.runtime.trainer import Trainer, TrainResult
@@ -71,15 +72,16 @@ def resume_training(
     progress: Progress | None = None,
     warn: Callable[[str], None],
     trust_modules: bool = False,
+    network: NetworkFunction | None = None,
 ) -> Trainer:
     """A trainer at the last good checkpoint of a run directory, or at the checkpoint that the path names.
 
     A run that was stopped before its first checkpoint starts over and takes the same path. The modules that the run names
-    are imported only from trusted places, unless ``trust_modules``.
+    are imported only from trusted places, unless ``trust_modules``; ``network`` replaces the network that it names.
     """
     run_path, named = owning_run(path)
     trust = Trust(run_path, trust_modules)
-    run = open_run(run_path, trust)
+    run = open_run(run_path, trust, network)
     trainer = None
     try:
         if factory is None and not run.config.env_from_python:

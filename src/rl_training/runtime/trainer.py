@@ -225,7 +225,7 @@ class Trainer:
         self.episodes.add(collected.finished)
         updates = self.learner.updates
         self.learner.observe(collected, self.env_steps)
-        if self.learner.updates != updates:
+        if self.learner.updates != updates or self.learner.has_statistics:
             self.collector.refresh()
 
     def _chores(self, stop: StopRequest) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from rl_training.models import observation as encoders  # it needs NatureCNN of this package
-from rl_training.models.cnn.drq import PAPER_FEATURES, PAPER_LAYERS, Trunk, orthogonalize
-from rl_training.models.cnn.nature import Layer
+from rl_training.models import observation as encoding  # it needs NatureCNN of this package
+from rl_training.models.cnn.drq import PAPER_FEATURES, Trunk, orthogonalize
+from rl_training.models.cnn.nature import PAPER_LAYERS, Layer
 from rl_training.models.continuous import Actor, ContinuousActorCritic, TwinCritic
-from rl_training.models.mlp import MLP
+from rl_training.models.encoder import Encoder
+from rl_training.models.mlp import PLAIN, Style, make_mlp
 from rl_training.types import ObservationSpec
 
 
@@ -26,15 +27,19 @@ class CNNDrQv2Model(ContinuousActorCritic):
         *,
         cnn_layers: Sequence[Layer] | None = None,
         cnn_features: int | None = None,
+        style: Style = PLAIN,
+        orthogonal: bool = True,
+        encoder: Encoder | None = None,
     ) -> None:
-        """``observation`` is a spec, or the shape of a channel-first image."""
+        """``observation`` is a spec, or the shape of a channel-first image. ``encoder`` is the user's, in place of the
+        convolutions."""
         spec = observation if isinstance(observation, ObservationSpec) else ObservationSpec.image(*observation)
-        convolutions = encoders.make_encoder(
-            spec, encoders.EncoderConfig(cnn_layers=cnn_layers or PAPER_LAYERS, centre=True), generator
-        )
+        config = encoding.EncoderConfig(cnn_layers=cnn_layers or PAPER_LAYERS, centre=True)
+        convolutions = encoder or encoding.make_encoder(spec, config, generator)
         actor_trunk, trunk = (Trunk(convolutions, cnn_features or PAPER_FEATURES, generator) for _ in range(2))
         features = trunk.out_features
-        actor = Actor(MLP([features, *hidden, actions], generator), encoder=actor_trunk)
-        critic = TwinCritic(features, actions, hidden, generator, encoder=convolutions, trunk=trunk)
+        actor = Actor(make_mlp([features, *hidden, actions], generator, style), encoder=actor_trunk)
+        critic = TwinCritic(features, actions, hidden, generator, encoder=convolutions, trunk=trunk, style=style)
         super().__init__(actor, critic, actions, shared_encoder=True)
-        orthogonalize(self, generator)
+        if orthogonal:
+            orthogonalize(self, generator)

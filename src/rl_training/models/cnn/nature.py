@@ -17,6 +17,10 @@ from rl_training.models.uninitialised import require_room, uninitialised
 #: filters, kernel, stride
 Layer = tuple[int, int, int]
 NATURE_LAYERS: tuple[Layer, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+#: the convolutions of DrQ's and DrQ-v2's papers
+PAPER_LAYERS: tuple[Layer, ...] = ((32, 3, 2), (32, 3, 1), (32, 3, 1), (32, 3, 1))
+#: the convolution of MinAtar's paper (Young & Tian 2019, arXiv:1903.03176), for images of 10x10
+MINATAR_LAYERS: tuple[Layer, ...] = ((16, 3, 1),)
 
 
 def make_conv(inputs: int, outputs: int, kernel: int, stride: int, generator: torch.Generator) -> nn.Conv2d:
@@ -36,11 +40,26 @@ def scale_images(images: Tensor) -> Tensor:
     return images if images.is_floating_point() else images.to(torch.float32).div_(255.0)
 
 
-class NatureCNN(Encoder):
+class ImageEncoder(Encoder):
+    """An encoder of images. They are scaled to 0..1, or with ``centre`` to -0.5..0.5."""
+
+    def __init__(self, *, centre: bool) -> None:
+        super().__init__()
+        self._centre = centre
+
+    def scale(self, images: Tensor) -> Tensor:
+        """Converts images to the floating-point numbers that the convolutions take."""
+        scaled = scale_images(images)
+        if not self._centre:
+            return scaled
+        return scaled - 0.5 if images.is_floating_point() else scaled.sub_(0.5)
+
+
+class NatureCNN(ImageEncoder):
     """(batch, channel, height, width) uint8 in 0..255, or floats in 0..1 -> (batch, features), with ReLU after each layer.
     Without ``features`` there is no linear layer.
 
-    Images are scaled to 0..1, or with ``centre`` to -0.5..0.5; call ``scale`` once to use the result in several passes.
+    Call ``scale`` once to use the result in several passes.
     """
 
     def __init__(
@@ -52,8 +71,7 @@ class NatureCNN(Encoder):
         *,
         centre: bool = False,
     ) -> None:
-        super().__init__()
-        self._centre = centre
+        super().__init__(centre=centre)
         channels, height, width = shape
         convs = []
         for filters, kernel, stride in layers:
@@ -70,13 +88,6 @@ class NatureCNN(Encoder):
         flat = channels * height * width
         self.head = None if features is None else make_linear(flat, features, generator)
         self.out_features = flat if features is None else features
-
-    def scale(self, images: Tensor) -> Tensor:
-        """Converts images to the floating-point numbers that the convolutions take."""
-        scaled = scale_images(images)
-        if not self._centre:
-            return scaled
-        return scaled - 0.5 if images.is_floating_point() else scaled.sub_(0.5)
 
     def forward(self, images: Tensor) -> Tensor:
         """Bytes, or what ``scale`` has returned."""

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from rl_training.errors import ConfigError
 from rl_training.models.action_head import make_action_head
-from rl_training.models.actor_critic import POLICY_GAIN, VALUE_GAIN
-from rl_training.models.mlp import MLP
-from rl_training.models.observation import EncoderConfig, make_encoder
+from rl_training.models.actor_critic import ON_POLICY, POLICY_GAIN, VALUE_GAIN
+from rl_training.models.encoder import through_torch
+from rl_training.models.mlp import Style, make_mlp
+from rl_training.models.observation import EncoderConfig, make_encoders
 from rl_training.models.recurrent.make_core import Cell, make_core
 from rl_training.types import Array, Carry, SpaceSpec
 
@@ -29,19 +31,19 @@ class RecurrentActorCritic(nn.Module):
         shared_lstm: bool = False,
         cell: Cell = "lstm",
         encoder: EncoderConfig = EncoderConfig(),  # noqa: B008 - frozen
-        activation: str = "tanh",
+        style: Style = ON_POLICY,
         initial_log_std: float = 0.0,
     ) -> None:
         super().__init__()
-        self.encoder = make_encoder(spec.observation, encoder, generator)
+        self.encoder, self.critic_encoder = make_encoders(spec.observation, encoder, generator)
         self.head = make_action_head(spec.action, initial_log_std)
-        self.cores = [
-            make_core(cell, self.encoder.out_features, lstm_size, lstm_layers, generator)
-            for _ in range(1 if shared_lstm else 2)
-        ]
+        if shared_lstm and self.critic_encoder is not None:
+            raise ConfigError("with shared_lstm, actor and critic have one network: it cannot be a pair of modules")
+        encoders = [self.encoder] if shared_lstm else [self.encoder, self.critic_encoder or self.encoder]
+        self.cores = [make_core(cell, one.out_features, lstm_size, lstm_layers, generator) for one in encoders]
         self.core_modules = nn.ModuleList(self.cores)
-        self.actor = MLP([lstm_size, *hidden, self.head.outputs], generator, activation=activation, output_gain=POLICY_GAIN)
-        self.critic = MLP([lstm_size, *hidden, 1], generator, activation=activation, output_gain=VALUE_GAIN)
+        self.actor = make_mlp([lstm_size, *hidden, self.head.outputs], generator, style, output_gain=POLICY_GAIN)
+        self.critic = make_mlp([lstm_size, *hidden, 1], generator, style, output_gain=VALUE_GAIN)
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -54,9 +56,19 @@ class RecurrentActorCritic(nn.Module):
     def unroll(self, prepared: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """(time, batch, ...) from a state -> the core outputs for actor and critic, (time, batch, hidden) each."""
         time, batch = prepared.shape[:2]
-        features = self.encoder(prepared.flatten(0, 1)).view(time, batch, -1)
-        memories = [core(features, *part)[0] for core, part in zip(self.cores, self._by_core(state), strict=True)]
+        features = self._features(prepared.flatten(0, 1))
+        memories = [
+            core(x.view(time, batch, -1), *part)[0]
+            for core, x, part in zip(self.cores, features, self._by_core(state), strict=True)
+        ]
         return memories[0], memories[-1]
+
+    def _features(self, prepared: Tensor) -> list[Tensor]:
+        """The input of each core."""
+        features = self.encoder(prepared)
+        if self.critic_encoder is not None:
+            return [features, self.critic_encoder(prepared)]
+        return [features] * len(self.cores)
 
     def _by_core(self, state: Sequence[Tensor]) -> list[Sequence[Tensor]]:
         size = len(self.state_names)
@@ -68,7 +80,7 @@ class RecurrentActorCritic(nn.Module):
 
     def value(self, prepared: Tensor, state: Sequence[Tensor]) -> Tensor:
         """The value of one observation per row, given the state before it."""
-        h = self.cores[-1].step(self.encoder(prepared), *self._by_core(state)[-1])[0]
+        h = self.cores[-1].step((self.critic_encoder or self.encoder)(prepared), *self._by_core(state)[-1])[0]
         value: Tensor = self.critic(h[:, -1]).squeeze(1)
         return value
 
@@ -79,14 +91,23 @@ class RecurrentActorCritic(nn.Module):
 
     def numpy_step(self) -> Callable[[Array, Carry], tuple[Array, Carry]]:
         """(obs, state) -> (action output, next state) on numpy arrays. Valid until the parameters move to other memory."""
-        encode, actor = self.encoder.numpy_forward(), self.actor.numpy_forward()
+        encode, actor = self._numpy_features(), self.actor.numpy_forward()
         steps, size = [core.numpy_step() for core in self.cores], len(self.state_names)
 
         def step(obs: Array, state: Carry) -> tuple[Array, Carry]:
             features = encode(obs)
             after: list[Array] = []
             for k, core_step in enumerate(steps):
-                after.extend(core_step(features, *state[size * k : size * (k + 1)]))
+                after.extend(core_step(features[k], *state[size * k : size * (k + 1)]))
             return actor(after[0][:, -1]), tuple(after)
 
         return step
+
+    def _numpy_features(self) -> Callable[[Array], Sequence[Array]]:
+        """Observations that are not prepared -> the input of each core, on numpy arrays."""
+        encode, cores = self.encoder.numpy_forward(), len(self.cores)
+        critic_encoder = self.critic_encoder
+        if critic_encoder is None:
+            return lambda obs: [encode(obs)] * cores
+        encode_for_critic = through_torch(lambda obs: critic_encoder(self.encoder.prepare(obs)), self)
+        return lambda obs: [encode(obs), encode_for_critic(obs)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.cnn.nature import NATURE_LAYERS, Layer
 from rl_training.models.observation import EncoderConfig, make_encoder
 from rl_training.models.recurrent.make_core import Cell, make_core
 from rl_training.models.value_head import ValueHead
@@ -48,7 +48,7 @@ class LSTMQNetwork(nn.Module):
         hidden_sizes: Sequence[int] = (64,),
         dueling: bool = False,
         takes_previous: bool = False,
-        cnn_layers: Sequence[Layer] = NATURE_LAYERS,
+        encoder: EncoderConfig = EncoderConfig(),  # noqa: B008 - frozen
     ) -> None:
         """``observation`` is a spec, or the shape of a vector or a channel-first image; ``encoder_sizes`` are the layers
         before the LSTM (after the convolutions), ``hidden_sizes`` those after it."""
@@ -56,11 +56,11 @@ class LSTMQNetwork(nn.Module):
         if not isinstance(observation, ObservationSpec):
             plain = ObservationSpec.image if len(observation) == 3 else ObservationSpec.vector
             observation = plain(*observation)
-        self.encoder = make_encoder(observation, EncoderConfig(hidden=encoder_sizes, cnn_layers=cnn_layers), generator)
+        self.encoder = make_encoder(observation, replace(encoder, hidden=encoder_sizes), generator)
         extra = action_dim + 1 if takes_previous else 0
         inputs = self.encoder.out_features + extra
         self.core = make_core(cell, inputs, lstm_size, lstm_layers, generator, forget_bias=forget_bias)
-        self.head = ValueHead(lstm_size, hidden_sizes, action_dim, generator, dueling=dueling)
+        self.head = ValueHead(lstm_size, hidden_sizes, action_dim, generator, dueling=dueling, style=encoder.style)
         self.action_dim, self.takes_previous = action_dim, takes_previous
 
     def initial_state(self, batch: int = 1) -> LSTMState:
@@ -93,7 +93,7 @@ class LSTMQNetwork(nn.Module):
         return LSTMQOutput(q_values, q_values.argmax(dim=1), after)
 
     def _encode(self, obs: Tensor) -> Tensor:
-        features: Tensor = self.encoder(obs)
+        features: Tensor = self.encoder(self.encoder.prepare(obs))
         return features
 
     def _with_previous(self, features: Tensor, previous: Tensor | None) -> Tensor:
