@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -43,6 +44,8 @@ class MisbehavingEnv(gym.Env[Any, Any]):
         self._resets += 1
         if self._about == "reset-exit" and self._resets == 4:
             sys.exit("enough")
+        if self._about == "second-reset" and self._resets == 2 and Path(self._lie).exists():
+            raise RuntimeError("not ready")
         return self._obs, self._info()
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import resource
 import subprocess
 import warnings
@@ -210,6 +212,35 @@ def test_an_environment_that_leaves_is_a_fault(
     assert "WorkerError" not in shown_text
     assert f"The run is saved at step {step}; out/fault-step-{step}.json" in shown_text
     assert Path(f"out/checkpoints/step-{step:010d}/manifest.json").exists()
+
+
+def test_a_fault_in_the_first_reset_leaves_a_run_that_can_be_started_again(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("fault").touch()
+    settings = ("--set=env_kwargs.about=second-reset", "--set=env_kwargs.lie=fault", "--set=env_workers=inline")
+    assert main((*TRAIN, MISBEHAVING, *settings, "--total-timesteps=40", "--output-dir=out")) == 2
+    assert "not ready. The run had not begun; out/fault-step-0.json has" in capsys.readouterr().err
+    Path("fault").unlink()
+    assert main(("resume", "out", "--trust-env-module")) == 0
+    assert Path("out/evaluation.json").exists()
+
+
+def test_a_constructor_that_fails_in_a_worker_process_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first environment, which is made in this process, can be created; those of the workers cannot."""
+    pool = SeededEnvPool(FailsElsewhere(os.getpid()), workers="subprocess", env_id="Elsewhere")
+    with contextlib.closing(pool), pytest.raises(EnvironmentFault, match=r"in reset: .*LookupError: only at home$"):
+        pool.reset()
+
+
+class FailsElsewhere:
+    """Creates an environment in one process only."""
+
+    def __init__(self, home: int) -> None:
+        self._home = home
+
+    def __call__(self) -> MisbehavingEnv:
+        if os.getpid() != self._home:
+            raise LookupError("only at home")
+        return MisbehavingEnv()
 
 
 def test_a_factory_must_return_an_environment() -> None:

@@ -94,6 +94,30 @@ def test_a_non_deterministic_environment_causes_a_warning_and_starts_a_new_episo
     restored.step(np.array([1, 1]))
 
 
+def test_a_restore_that_fails_halfway_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environment 0 starts a new episode and environment 1 cannot: neither has happened, and both are tried again."""
+    pool = make_pool("Forgetful-v0", num_envs=2)
+    pool.reset()
+    pool.step(np.array([1, 1]))
+    state = pool.state_dict()
+    begin = pool._begin_episode
+
+    def fails(obs: Any, mask: Any, i: int, number: int) -> None:
+        if i == 1:
+            raise EnvironmentFault("broken", env_id="x", env_index=1, episode_seed=0, actions=[], step=0)
+        begin(obs, mask, i, number)
+
+    monkeypatch.setattr(pool, "_begin_episode", fails)
+    with pytest.warns(NonDeterministicEnvironment), pytest.raises(EnvironmentFault):
+        pool.load_state_dict(state)
+    assert pool.state_dict()["episode"] == [0, 0]
+    monkeypatch.setattr(pool, "_begin_episode", begin)
+    with pytest.warns(NonDeterministicEnvironment):
+        diverged = pool.load_state_dict(pool.state_dict())
+    assert diverged == [0, 1]
+    pool.close()
+
+
 def test_an_environment_that_keeps_leftovers_is_exact_when_fresh() -> None:
     def run(fresh: bool) -> list[int]:
         original, restored = make_pool("Leftover-v0", fresh=fresh), make_pool("Leftover-v0", fresh=fresh)

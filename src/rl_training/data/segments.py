@@ -105,14 +105,15 @@ class Unsaved:
     def before_writing(self, ring: str, end: int) -> None:
         """Waits until the rows of the positions below ``end`` may be written."""
         left = self._left[ring]
-        if left and left[0].begin < end - self._rows[ring]:
+        if left:
             with self._changed:
                 self._changed.wait_for(lambda: not left or left[0].begin >= end - self._rows[ring])
 
     def saved(self, block: Block) -> None:
         """Notes that a block has been saved. The blocks of a ring are saved oldest first."""
         with self._changed:
-            assert self._left[block.ring].popleft() == block
+            saved = self._left[block.ring].popleft()
+            assert saved == block
             self._changed.notify_all()
 
     def release(self) -> None:

@@ -183,7 +183,7 @@ class SeededEnvPool:
         reward = np.zeros(self.num_envs, np.float32)
         terminated = np.zeros(self.num_envs, np.bool_)
         truncated = np.zeros(self.num_envs, np.bool_)
-        i = 0
+        i, failed, cause = 0, None, None
         try:
             self.boundary.enter()
             for i in indices:
@@ -194,16 +194,17 @@ class SeededEnvPool:
                 if type(end) is not bool or type(cut) is not bool:
                     problem = problem or flag_problem("terminated", end) or flag_problem("truncated", cut)
                 if problem is not None:
-                    raise self._fault(i, env_actions, problem)
+                    failed = problem
+                    break
                 reward[i] = step_reward
                 terminated[i] = end
                 truncated[i] = cut
-        except EnvironmentFault:
-            raise
         except FOREIGN as error:
-            raise self._fault(i, env_actions, described(error)) from error
+            failed, cause = described(error), error
         finally:
             self.boundary.leave()
+        if failed is not None:
+            raise self._fault(i, env_actions, failed) from cause
         if self._limits is not None and not self._limits.hold(next_obs):
             for i in indices:
                 problem = self._limits.problem(next_obs[i])
@@ -297,24 +298,36 @@ class SeededEnvPool:
         which this fails starts its next episode, with a warning, and its index is returned."""
         if self._out_of_step:
             self._renew_processes()
-        self._episode, self._returns = list(state["episode"]), list(state["returns"])
+        self._out_of_step = True  # until all of them are restored
         obs, mask = np.array(state["obs"]), self._copy_mask()
-        diverged = []
-        for i in range(self.num_envs):
-            number = self._episode[i]
-            restoring = Restoring(self._workers[i], self._name(i), self.episode_seed(i, number), self.spec)
+        restored: list[SavedEpisode | None] = []
+        for i, number in enumerate(state["episode"]):
+            living = functools.partial(self._living, i)
+            restoring = Restoring(living, self._name(i), self.episode_seed(i, number), self.spec)
             episode = restoring.restore(SavedEpisode.of(state, i), self._log.most_steps)
             if episode is None:
+                living()
                 self._begin_episode(obs, mask, i, number + 1)
-                self._commit_episode(obs, mask, i, number + 1)
-                diverged.append(i)
-                continue
-            self._log.restore(i, episode.record, episode.length)
-            if mask is not None:
+            elif mask is not None:
                 mask[i] = episode.mask
+            restored.append(episode)
+        self._episode, self._returns = list(state["episode"]), list(state["returns"])
         self._obs, self._mask = obs, mask
+        for i, episode in enumerate(restored):
+            if episode is None:
+                self._commit_episode(obs, mask, i, self._episode[i] + 1)
+            else:
+                self._log.restore(i, episode.record, episode.length)
         self._out_of_step = False
-        return diverged
+        return [i for i, episode in enumerate(restored) if episode is None]
+
+    def _living(self, i: int) -> Worker:
+        """The worker of environment i; a new one if its process has died."""
+        worker = self._workers[i]
+        if isinstance(worker, ProcessWorker) and not worker.is_alive():
+            worker.close()
+            self._workers[i] = self._make_worker()
+        return self._workers[i]
 
     def _name(self, i: int) -> str:
         return f"{self.env_id} (index {i})"

@@ -4,6 +4,7 @@ the actions, in which everything is compared that the environment gives."""
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,9 +63,10 @@ def own_state_of(worker: Worker, name: str) -> State | None:
 
 
 class Restoring:
-    """Restores one environment, whose worker, name in messages and episode seed these are."""
+    """Restores one environment, whose worker, name in messages and episode seed these are. A worker whose process died in
+    one attempt is replaced before the next."""
 
-    def __init__(self, worker: Worker, name: str, seed: int, spec: SpaceSpec) -> None:
+    def __init__(self, worker: Callable[[], Worker], name: str, seed: int, spec: SpaceSpec) -> None:
         self._worker, self._name, self._seed, self._spec = worker, name, seed, spec
 
     def restore(self, saved: SavedEpisode, most_steps: int | None) -> SavedEpisode | None:
@@ -101,7 +103,7 @@ class Restoring:
 
     def _restore_own(self, state: State) -> str | None:
         try:
-            return self._worker.restore_own_state(self._seed, state)
+            return self._worker().restore_own_state(self._seed, state)
         except FOREIGN as error:
             return f"its own state cannot be restored ({described(error)})"
 
@@ -115,13 +117,14 @@ class Restoring:
         if not spec.action.low:
             actions = actions.astype(spec.action.raw_dtype)  # the type in which the environment got them
         try:
-            failure = receiver.store(obs, mask, 0, self._worker.reset(self._seed))
+            worker = self._worker()
+            failure = receiver.store(obs, mask, 0, worker.reset(self._seed))
             log.begin(0, obs[0], None if mask is None else mask[0])
             for start in range(0, len(actions), ACTIONS_AT_A_TIME):
                 if failure is not None or ended is not None:
                     break
                 some = actions[start : start + ACTIONS_AT_A_TIME]
-                results, failure = self._worker.play(list(some))
+                results, failure = worker.play(list(some))
                 for action, (observed, reward, terminated, truncated) in zip(some, results, strict=False):
                     obs, mask = obs.copy(), None if mask is None else mask.copy()
                     problem = receiver.store(obs, mask, 0, observed) or reward_problem(reward)

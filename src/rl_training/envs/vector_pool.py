@@ -29,6 +29,7 @@ from rl_training.envs.factory import AnyVectorEnv
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import Episode, NonDeterministicEnvironment
 from rl_training.envs.spaces import describe_spaces
+from rl_training.envs.workers import close_in_time
 from rl_training.errors import FOREIGN, ConfigError, DivergenceError, EnvironmentFault, described, shown
 from rl_training.rng import TRAINING_EPISODES, derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
@@ -252,6 +253,9 @@ class VectorEnvPool:
         return list(range(self.num_envs))
 
     def close(self) -> None:
+        close_in_time(self._close, hanging=self.boundary.broken_off)
+
+    def _close(self) -> None:
         try:
             self._env.close()
         except FOREIGN as error:

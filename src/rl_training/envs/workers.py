@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
@@ -249,6 +249,7 @@ class ProcessWorker:
             left = self._sent + calls * self._timeout - time.monotonic()
             if not self._pipe.poll(max(0.0, left)):
                 self._process.kill()
+                self._process.join(CLOSING_TIME)
                 raise RuntimeError(
                     f"it has not answered within env_timeout ({self._timeout:g} s), so its worker process was killed"
                 )
@@ -286,6 +287,10 @@ class ProcessWorker:
         self._send("restore_own_state", seed, state)
         return self._receive(calls=2)  # type: ignore[no-any-return]
 
+    def is_alive(self) -> bool:
+        """Whether the process has neither died nor been killed."""
+        return self._process.is_alive()
+
     def dismiss(self, seconds: float = CLOSING_TIME) -> None:
         self._close_until = time.monotonic() + seconds
         with contextlib.suppress(RuntimeError, OSError):
@@ -303,8 +308,7 @@ class ProcessWorker:
 
 
 def close_workers(workers: Sequence[Worker], *, hanging: bool) -> None:
-    """Closes workers at the same time. Where a call was broken off (``hanging``), closing may hang as well: that is left to a
-    thread, without which the process can end."""
+    """Closes workers at the same time. Where a call was broken off (``hanging``), closing may hang as well."""
     for worker in workers:
         worker.dismiss(SHORT_CLOSING_TIME if hanging else CLOSING_TIME)
 
@@ -312,6 +316,11 @@ def close_workers(workers: Sequence[Worker], *, hanging: bool) -> None:
         for worker in workers:
             worker.close()
 
+    close_in_time(close, hanging=hanging)
+
+
+def close_in_time(close: Callable[[], None], *, hanging: bool) -> None:
+    """Closes environments; in a thread and for a short time only, if one of their calls was broken off."""
     if not hanging:
         close()
         return
@@ -329,7 +338,7 @@ def _serve(pipe: Connection, factory: EnvFactory, fresh: bool, parent: int, tied
         try:
             worker = LocalWorker(factory, fresh)
         except FOREIGN as error:
-            pipe.send((True, described(error)))
+            pipe.send((True, (described(error), frames_of(error))))
             return
         pipe.send((False, None))
         while True:

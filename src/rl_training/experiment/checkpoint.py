@@ -80,9 +80,14 @@ def write_checkpoint(
     try:
         return _write(path, parts, info, shared or {}, create_parents)
     finally:
-        for state in parts.values():
-            if isinstance(state, Snapshot):
-                state.unsaved.release()
+        release(parts)
+
+
+def release(parts: Mapping[str, Part]) -> None:
+    """Lets training overwrite the memory of a replay that was to be saved."""
+    for state in parts.values():
+        if isinstance(state, Snapshot):
+            state.unsaved.release()
 
 
 def _write(

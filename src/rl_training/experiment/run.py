@@ -31,6 +31,7 @@ from rl_training.experiment.checkpoint import (
     TEMPORARY_PREFIX,
     Part,
     read_manifest,
+    release,
     write_checkpoint,
 )
 from rl_training.experiment.compat import is_newer, naming_the_writer
@@ -157,8 +158,12 @@ class Run:
 
     def save(self, step: int, parts: Mapping[str, Part], info: Mapping[str, Any], *, best: bool = False) -> None:
         """Writes a checkpoint in the background; the states must not change afterwards. Waits for the previous one first."""
-        self.wait()
-        self.require_present()
+        try:
+            self.wait()
+            self.require_present()
+        except BaseException:
+            release(parts)
+            raise
         name = checkpoint_name(step, best=best)
         writer = threading.Thread(target=self._write, args=(name, dict(parts), dict(info), best))
         try:

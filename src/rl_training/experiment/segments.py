@@ -18,6 +18,7 @@ from safetensors.numpy import save_file as save_safetensors
 
 from rl_training.data.segments import Block, Snapshot
 from rl_training.errors import CheckpointError
+from rl_training.experiment.files import with_usual_permissions
 from rl_training.experiment.folder import CheckpointFolder, fingerprint_of, identity_of
 from rl_training.experiment.manifest import segment_name
 from rl_training.experiment.states import parse_arrays
@@ -75,6 +76,7 @@ class SegmentWriter:
     def _write(self, part: str, block: Block, snapshot: Snapshot) -> Segment:
         file = self.folder / segment_name(part, block.ring, block.begin)
         save_safetensors(_named(block, snapshot.view(block)), file)
+        with_usual_permissions(file)
         return Segment(block, file, fingerprint_of(file), identity_of(file))
 
     def moved_to(self, folder: Path) -> Segments:

@@ -42,10 +42,10 @@ def settings_of(model: type[BaseModel]) -> list[Setting]:
     schema = model.model_json_schema()
     found = []
     for name, field in schema["properties"].items():
-        if "default" in field and "$ref" not in field:
-            kind = _annotation(field)
-            bounds = _bounds(model.model_fields[name])
-            found.append(Setting(name, kind, field["default"], bounds, str(field.get("description", ""))))
+        info = model.model_fields[name]
+        if not info.is_required() and "$ref" not in field:
+            default = field["default"] if "default" in field else info.get_default(call_default_factory=True)
+            found.append(Setting(name, _annotation(field), default, _bounds(info), str(field.get("description", ""))))
     return found
 
 

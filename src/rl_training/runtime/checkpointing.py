@@ -41,7 +41,9 @@ class Checkpointer:
         trainer.run.wait()  # the states of the previous checkpoint are freed before there are new ones
         wanted = trainer.config.checkpoint.replay_every > 0
         replay = not trainer.learner.separate_replay or (wanted and replay_due)
-        trainer.run.save(trainer.env_steps, self._parts(replay=replay), trainer.log.info(trainer.env_steps))
+        trainer.run.require_present()
+        info = trainer.log.info(trainer.env_steps)
+        trainer.run.save(trainer.env_steps, self._parts(replay=replay), info)
         if replay or not wanted:
             self._saved_at = trainer.env_steps
 
@@ -58,8 +60,12 @@ class Checkpointer:
 
     def save_to(self, path: Path) -> None:
         """Writes a checkpoint with everything that continuing needs, anywhere."""
-        self._trainer.divergence.check()
-        write_checkpoint(path, self._parts(replay=True), self._trainer.log.info(self._trainer.env_steps))
+        trainer = self._trainer
+        trainer.divergence.check()
+        if trainer.run is not None:
+            trainer.run.wait()  # two checkpoints cannot be written from the memory of the replay at the same time
+        info = trainer.log.info(trainer.env_steps)
+        write_checkpoint(path, self._parts(replay=True), info)
 
     def _parts(self, *, replay: bool) -> dict[str, Part]:
         trainer = self._trainer

@@ -26,20 +26,22 @@ def explained(trainer: Trainer, error: EnvironmentFault | DivergenceError) -> RL
         return error
     try:
         trainer.divergence.check()  # what diverged may have led to the fault, and is never saved
-        report = write_fault_report(trainer.run, error, trainer.config, trainer.env_steps)
-        trainer.checkpoints.save_last()
-        trainer.run.wait()
+        if trainer.started:
+            trainer.checkpoints.save_last()
+            trainer.run.wait()
+        report = write_fault_report(trainer.run, error, trainer.config, trainer.env_steps if trainer.started else None)
     except DivergenceError as divergence:
         return trainer.divergence.explained(divergence)
     except (CheckpointError, OSError) as failure:
         return CheckpointError(f"{error}; saving the run then failed too: {failure}")
-    error.args = (f"{error} {report}",)
+    error.args = (f"{str(error).removesuffix('.')}. {report}",)
     return error
 
 
-def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, env_steps: int) -> str:
-    """Writes ``fault-step-N.json`` into the run directory; returns a sentence on how to reproduce and to continue."""
-    path = run.path / f"fault-step-{env_steps}.json"
+def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, env_steps: int | None) -> str:
+    """Writes ``fault-step-N.json`` into the run directory; returns a sentence on how to reproduce and to continue. Without
+    ``env_steps``, the run had not begun."""
+    path = run.path / f"fault-step-{env_steps or 0}.json"
     report = {
         "env_id": fault.env_id,
         "env_kwargs": config.env_kwargs,
@@ -54,7 +56,8 @@ def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, e
         reproduces = (
             "the episode seed, but the episode is longer than checkpoint.max_replay_steps, so its actions are not kept"
         )
+    saved = "The run had not begun" if env_steps is None else f"The run is saved at step {env_steps}"
     return (
-        f"The run is saved at step {env_steps}; {path} has {reproduces}. Once the environment is fixed: rl-training resume "
+        f"{saved}; {path} has {reproduces}. Once the environment is fixed: rl-training resume "
         f"{shlex.quote(str(run.path))}{trust_option(config, run.path)}"
     )

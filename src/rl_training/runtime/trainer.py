@@ -176,8 +176,9 @@ class Trainer:
                     episodes = self.evaluations.episodes_at_end(self.env_steps, self.config.num_envs, self.episodes)
                     evaluation = self.evaluate(episodes, stop)
             except (EnvironmentFault, DivergenceError) as error:
-                raised = explained(self, error)
-                raise raised from (error.__cause__ if raised is error else error)
+                if isinstance(error, DivergenceError) or not stop:  # a signal also ends environment processes: not a fault
+                    raised = explained(self, error)
+                    raise raised from (error.__cause__ if raised is error else error)
             except StepInterrupted:  # in the first reset or in the last evaluation
                 self._stopping.leave_environments()
             finally:
