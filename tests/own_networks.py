@@ -82,3 +82,20 @@ class Branching(nn.Module):
 
 
 not_a_function = 3
+
+
+class EntriesTrunk(nn.Module):
+    """One layer on all entries of a Dict with images, by their names."""
+
+    def __init__(self, spec: ObservationSpec, width: int = 8) -> None:
+        super().__init__()
+        self.names = [".".join(map(str, leaf.path)) for leaf in spec.leaves]
+        self.layer = nn.Linear(sum(torch.Size(leaf.shape).numel() for leaf in spec.leaves), width)
+
+    def forward(self, entries: dict[str, Tensor]) -> Tensor:
+        assert sorted(entries) == sorted(self.names)
+        return torch.tanh(self.layer(torch.cat([entries[name].flatten(1) for name in self.names], dim=1)))
+
+
+def make_entries(spec: ObservationSpec) -> nn.Module:
+    return EntriesTrunk(spec)

@@ -16,6 +16,7 @@ import torch
 import yaml
 from conftest import ALGORITHMS, env_of_tests, family, final_fingerprint, settings_of, tiny_config, tiny_values
 from moments import kill, start, wait_for_checkpoint, waiting_at
+from spaces_matrix import MATRIX, Case
 from test_compiled import COMPILED, assert_same_learning, backend
 from torch import nn
 
@@ -24,7 +25,7 @@ from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.value import QLearning
 from rl_training.cli import main
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.plain_data import parse_yaml
 from rl_training.experiment.registry import get_algorithm
 from rl_training.models.custom import CustomTrunk
@@ -78,6 +79,23 @@ def test_it_learns_resumes_exactly_and_is_exported(algo: str, tmp_path: Path) ->
         assert export_policy(whole.policy, whole.config, tmp_path / f"policy.{suffix}") < 1e-4
     saved = whole.config.describe()["algo_kwargs"]
     assert (saved["network"], saved["network_kwargs"]) == ("own_networks:make_trunk", {"width": 6})
+
+
+MIXED = [case for case in MATRIX if case.observation == "dict"]
+
+
+@pytest.mark.parametrize("case", MIXED, ids="-".join)
+def test_it_gets_the_entries_of_a_dict_with_images(case: Case, tmp_path: Path) -> None:
+    own = {"network": "own_networks:make_entries"}
+    trainer = train(resolve_config(case.values(total_timesteps=100, compile="off", algo_kwargs=own)))
+    fresh = Trainer(trainer.config)
+    fresh.close()
+    parts = trunks(trainer)
+    assert parts
+    for part, initial in zip(parts, trunks(fresh), strict=True):
+        assert all(not torch.equal(a, b) for a, b in zip(part.parameters(), initial.parameters(), strict=True))
+    for suffix in ("onnx", "safetensors"):
+        assert export_policy(trainer.policy, trainer.config, tmp_path / f"policy.{suffix}") < 1e-4
 
 
 @pytest.mark.slow
