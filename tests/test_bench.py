@@ -17,6 +17,7 @@ from conftest import env_of_tests, final_fingerprint, tiny_values
 from moments import PATIENCE, start, wait_for_checkpoint, waiting_at
 from test_bad_input import assert_refused
 
+from rl_training.bench import aggregate
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
 from rl_training.bench.machine import machine
@@ -43,6 +44,12 @@ PEER: dict[str, Any] = {
     "times": 3,
     "source": "unpublished",
 }
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough for what these tests look at, and forty times cheaper."""
+    monkeypatch.setattr(aggregate, "RESAMPLES", 50)
 
 
 @pytest.fixture(autouse=True)

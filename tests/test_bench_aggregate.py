@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rl_training.bench import aggregate
 from rl_training.bench.aggregate import (
     interquartile_mean,
     interquartile_mean_curve,
@@ -12,6 +13,12 @@ from rl_training.bench.aggregate import (
     normalised,
     probability_of_improvement,
 )
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough for what these tests look at, and forty times cheaper."""
+    monkeypatch.setattr(aggregate, "RESAMPLES", 50)
 
 
 @pytest.mark.parametrize(
