@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from conftest import family, settings_of, tiny_config
 from torch import nn
 
 from rl_training.algorithms.base import init_generator
+from rl_training.algorithms.update import Draw
 from rl_training.algorithms.value import ValueAlgorithm, select_actions
 from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer
 from rl_training.models import MLP, NatureCNN, NoisyLinear, ValueHead
@@ -201,7 +203,8 @@ def test_prioritised_state_round_trip_continues_exactly() -> None:
 
 
 @pytest.mark.parametrize("algo", VALUE_FAMILY)
-def test_importance_weights_reach_the_gradient(algo: str) -> None:
+def test_importance_weights_reach_the_gradient(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Draw, "__call__", lambda draw, inputs, rng, device: torch.full(draw.shape(inputs), 0.3))
     trainer = Trainer(tiny_config(algo, algo_kwargs={"max_grad_norm": None}))
     generator = torch.Generator().manual_seed(0)
     batch = TransitionBatch(
@@ -315,7 +318,12 @@ def test_no_loss_bootstraps_from_a_forbidden_action(algo: str, double: bool) -> 
         allowed = [a for a in range(actions) if mask[i, a]]
         chosen = max(allowed, key=lambda a: value(chooser, rows + i, a))
         expected.append(float(batch.reward[i]) + float(batch.discount[i]) * value("target", rows + i, chosen))
-    output = algorithm.loss(lambda obs: tables["online"][obs[:, 0]], lambda obs: tables["target"][obs[:, 0]], batch)
+    known = {name: torch.full(draw.shape(batch), 0.5) for name, draw in algorithm.draws().items()}
+
+    def network(name: str) -> Callable[..., torch.Tensor]:
+        return lambda obs, *random_inputs: tables[name][obs[:, 0]]
+
+    output = algorithm.loss(network("online"), network("target"), batch, known)
     assert output.metrics["target_mean"].tolist() == pytest.approx(expected, abs=1e-4)
 
 
