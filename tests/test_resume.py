@@ -133,10 +133,10 @@ def test_resume_is_bit_exact_with_images(algo: str, prioritized: bool, tmp_path:
         "algo_kwargs": {
             "frame_stack": 3,
             "buffer_size": 90,
-            "n_step": 2,
             "train_freq": 4,
             **settings_of(
-                algo, {"prioritized": prioritized, "cnn_layers": [[4, 8, 4]], "burn_in": 2, "previous_inputs": True}
+                algo,
+                {"prioritized": prioritized, "cnn_layers": [[4, 8, 4]], "n_step": 2, "burn_in": 2, "previous_inputs": True},
             ),
         },
     }
