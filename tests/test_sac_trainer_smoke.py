@@ -39,7 +39,9 @@ def test_actions_of_several_dimensions(tmp_path: Path) -> None:
 
 
 def test_discrete_actions_are_refused_by_name() -> None:
-    with pytest.raises(SpaceError, match=r"sac takes vector observations and continuous actions, but CartPole-v1 .* dqn"):
+    with pytest.raises(
+        SpaceError, match=r"sac takes vector, image or mixed observations and continuous actions, but CartPole-v1 .* dqn"
+    ):
         Trainer(tiny_config("sac", env_id="CartPole-v1"))
 
 

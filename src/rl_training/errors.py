@@ -96,6 +96,11 @@ def did_you_mean(name: str, options: Iterable[str]) -> str:
     return f"; choose one of: {', '.join(choices)}" if 0 < len(choices) <= MOST_CHOICES_SHOWN else ""
 
 
+def either(words: Sequence[str]) -> str:
+    """A list of alternatives: a, b or c."""
+    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
 def one_line(text: str) -> str:
     """The text on one line, with escapes in place of characters that a terminal cannot show."""
     line = " ".join(part for part in map(str.strip, text.splitlines()) if part)

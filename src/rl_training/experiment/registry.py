@@ -17,7 +17,7 @@ from typing import Any
 from rl_training import algorithms as package
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.spaces import joinable, joint_actions
-from rl_training.errors import ConfigError, SpaceError, did_you_mean
+from rl_training.errors import ConfigError, SpaceError, did_you_mean, either
 from rl_training.names import imported, split_name
 from rl_training.types import ObservationSpec, SpaceSpec
 
@@ -115,7 +115,7 @@ def require_fit(algorithm: AlgorithmClass, spec: SpaceSpec, env_id: str) -> None
     others = [name for name, other in algorithms().items() if _fits(other, spec)]
     instead = f"use one of: {', '.join(others)}" if others else "no available algorithm supports it"
     raise SpaceError(
-        f"{algorithm.name} takes {' or '.join(algorithm.observations)} observations and {' or '.join(algorithm.actions)} "
+        f"{algorithm.name} takes {either(algorithm.observations)} observations and {either(algorithm.actions)} "
         f"actions, but {env_id} has {spec.observation.kind} observations and {spec.action.kind} actions; {instead}"
     )
 
