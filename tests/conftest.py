@@ -28,6 +28,31 @@ CLI = [sys.executable, "-m", "rl_training"]
 ALGORITHMS = sorted(algorithms())
 
 
+#: one algorithm of each family
+REPRESENTATIVES = frozenset({"dqn", "drqv2", "ppo", "r2d2", "recurrent_ppo", "sac"})
+#: tests over the registry that take seconds for each algorithm: fast for the representatives, slow for the others
+COSTLY = frozenset(
+    {
+        "test_a_pair_is_an_actor_and_a_critic",
+        "test_both_paths_learn_the_same",
+        "test_every_algorithm_learns_with_them_and_is_exported",
+        "test_every_cnn_learns_and_is_exported",
+        "test_it_gets_the_entries_of_a_dict_with_images",
+        "test_it_learns_resumes_exactly_and_is_exported",
+    }
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the cases of costly tests as slow, before slow ones are left out."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.originalname in COSTLY:
+            given = item.callspec.params
+            if given.get("algo", getattr(given.get("case"), "algo", None)) not in REPRESENTATIVES:
+                item.add_marker(pytest.mark.slow)
+
+
 def family(base: type) -> list[str]:
     """The names of the algorithms that are subclasses of ``base``."""
     return [name for name in ALGORITHMS if issubclass(get_algorithm(name), base)]
