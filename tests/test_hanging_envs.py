@@ -135,6 +135,7 @@ def test_an_environment_that_hangs_when_it_is_closed_does_not_keep_the_process(t
     assert "stopped and saved at step 60" in output
 
 
+@pytest.mark.slow  # for the same reason as the next one
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("how", ["sleep", "deadlock"])
 def test_a_second_signal_stops_at_once_and_says_what_is_lost(how: str, number: signal.Signals, tmp_path: Path) -> None:
@@ -187,6 +188,7 @@ agent.close()
 """
 
 
+@pytest.mark.slow  # the second signal must come before the step is broken off, which a busy machine may delay
 def test_a_second_ctrl_c_in_python_is_a_keyboard_interrupt(tmp_path: Path) -> None:
     """It must not end the user's process, which may be a notebook. The agent can go on learning, exactly."""
     run, place, config = tmp_path / "run", tmp_path / "place", write_config(tmp_path, "sleep")
