@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-dmc test-cpus test-margins test-kill test-fuzz reliability check format golden learn learn-peers bench bench-quick bench-checkpoints clean
+.PHONY: help setup train test test-slow test-dmc test-cpus test-margins test-kill test-fuzz reliability check format stubs golden learn learn-peers bench bench-quick bench-checkpoints clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -21,7 +21,7 @@ train: $(READY)  ## train DQN on CartPole-v1 and evaluate it
 	$(BIN)/rl-training train --config dqn/cartpole
 
 test: $(READY)  ## run the fast tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -n 2 -m slow
@@ -62,6 +62,9 @@ check: $(READY)  ## check linting, formatting, types and import layers
 format: $(READY)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+stubs: $(READY)  ## write the signatures of all agents for editors and type checkers
+	PYTHONPATH=tests $(BIN)/python tests/make_stubs.py
 
 golden: $(READY)  ## write the golden runs of a new release into tests/golden
 	PYTHONPATH=tests $(BIN)/python tests/make_golden.py

@@ -14,6 +14,7 @@ import argparse
 import math
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -67,7 +68,7 @@ def main() -> None:
     assert math.isclose(mellowmax(torch.tensor([[0.0, math.log(3.0)]]), 1.0).item(), math.log(2.0), rel_tol=1e-6)
 
     agent_class = managed(DeepMellow)  # like rl_training.DQN
-    settings = {
+    settings: dict[str, Any] = {
         "omega": 5.0,
         "learning_rate": 1e-3,
         "batch_size": 128,

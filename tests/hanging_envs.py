@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import threading
 import time
@@ -15,7 +16,8 @@ from rl_training_test_envs import Obs, RandomWalkEnv
 
 
 class HangingEnv(RandomWalkEnv):
-    """A random walk. Its calls ``where`` (step, reset, step-close) hang once this process has made ``after`` of them.
+    """A random walk. Its calls ``where`` (step, reset, step-close) hang once this process has made ``after`` of them. With
+    ``init``, creating it in a worker process takes ``after`` seconds.
 
     It writes its process id into ``place / hangs-<pid>`` when it begins to hang, and goes on when ``place / go`` exists.
     """
@@ -25,6 +27,8 @@ class HangingEnv(RandomWalkEnv):
     def __init__(self, place: str, how: str = "sleep", where: str = "step", after: int = 60) -> None:
         super().__init__()
         self._place, self._how, self._where, self._after = Path(place), how, where, after
+        if where == "init" and multiprocessing.parent_process() is not None:
+            time.sleep(after)
 
     def _visit(self, where: str) -> None:
         if where not in self._where.split("-"):
@@ -60,6 +64,9 @@ class HangingEnv(RandomWalkEnv):
 
         threading.Thread(target=unlock, daemon=True).start()
         library.pthread_mutex_lock(mutex)
+
+    def _dies(self) -> None:
+        os._exit(7)
 
     def _locked(self) -> None:
         """C code that keeps Python's lock, so that no thread of the process can run. Nothing but SIGKILL ends it."""

@@ -1,7 +1,8 @@
-"""Environments that break Gymnasium's rules, each in the way that it is told."""
+"""Environments that break Gymnasium's rules, each in the way that its arguments name."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,15 +51,15 @@ class MisbehavingEnv(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         self._steps += 1
-        told = {"obs": self._obs, "reward": 1.0, "terminated": False, "truncated": self._steps == 5, **self._info()}
-        if self._steps >= 2 and self._about in told:
-            told[self._about] = self._spoiled(told[self._about])
+        given = {"obs": self._obs, "reward": 1.0, "terminated": False, "truncated": self._steps == 5, **self._info()}
+        if self._steps >= 2 and self._about in given:
+            given[self._about] = self._spoiled(given[self._about])
         if self._about == "step-exit" and self._steps == 2:
             sys.exit(0)
         if self._about == "step-generator-exit" and self._steps == 2:
             raise GeneratorExit
-        mask = {"action_mask": told["action_mask"]} if self._masked else {}
-        return told["obs"], told["reward"], told["terminated"], told["truncated"], mask
+        mask = {"action_mask": given["action_mask"]} if self._masked else {}
+        return given["obs"], given["reward"], given["terminated"], given["truncated"], mask
 
     def _spoiled(self, right: Any) -> Any:
         """The lie, in the shape of what it replaces: of an array, one entry is false."""
@@ -93,6 +94,18 @@ class MeddlingEnv(gym.Env[Any, Any]):
         self._sum += float(action.sum())
         action[:] = 0.0
         return np.array([self._sum], np.float32), 0.0, False, False, {}
+
+
+class FailsElsewhere:
+    """Creates an environment in one process only."""
+
+    def __init__(self, home: int) -> None:
+        self._home = home
+
+    def __call__(self) -> MisbehavingEnv:
+        if os.getpid() != self._home:
+            raise LookupError("only at home")
+        return MisbehavingEnv()
 
 
 gym.register("Misbehaving-v0", entry_point=f"{__name__}:MisbehavingEnv")

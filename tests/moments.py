@@ -11,21 +11,36 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conftest import CLI
+from forked import ForkedPython
 from rl_training_test_envs import FREEZE_AT, FREEZE_IN, WAIT_AT
 
 #: Seconds after which a process is taken to hang; no busy machine comes near it.
 PATIENCE = 600.0
 
 
-def start(*arguments: str, env: Mapping[str, str] = os.environ, **options: Any) -> subprocess.Popen[str]:
-    """The real command line in a process of its own."""
+def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+    """The command line in a process of its own; the options are those of ``ForkedPython``."""
+    return start_python("-m", "rl_training", *arguments, **options)
+
+
+def finish(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command line from beginning to end."""
+    return finish_python("-m", "rl_training", *arguments, **options)
+
+
+def start_python(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([*CLI, *arguments], env=dict(env), text=True, **{**pipes, **options})
+    return ForkedPython([str(argument) for argument in arguments], **{**pipes, **options})
+
+
+def finish_python(*arguments: str | Path, stdin: Any = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    with start_python(*arguments, stdin=subprocess.PIPE, **options) as process:
+        output, errors = process.communicate(stdin, timeout=PATIENCE)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def waiting_at(step: int) -> dict[str, str]:

@@ -50,6 +50,29 @@ class CountingEnv(gym.Env[Obs, Any]):
         return self._observe(int(action)), float(self._steps), terminated, truncated, {}
 
 
+class GoalEnv(CountingEnv):
+    """Reports in its last step whether the episode is a success: if its seed is odd. Other entries are in every step."""
+
+    def __init__(self, length: int = 4, silent: bool = False) -> None:
+        super().__init__(length)
+        self._silent = silent
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        return super().reset(seed=int(self.np_random.integers(1000)) if seed is None else seed)
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        info: dict[str, Any] = {
+            "distance": np.float32(self._steps / 2),
+            "place": np.arange(2),
+            "nan": float("nan"),
+            "odd": self,
+        }
+        if terminated and not self._silent:
+            info["is_success"] = np.bool_(self._seed % 2)
+        return obs, reward, terminated, truncated, info
+
+
 class RandomWalkEnv(gym.Env[Obs, Any]):
     """A walk with noise in every step. The reward is minus the distance from home; an episode terminates beyond ``limit``.
 
@@ -423,6 +446,7 @@ for _name in (
     "WaitingEnv",
     "LeftoverEnv",
     "FaultyEnv",
+    "GoalEnv",
     "OffsetActionsEnv",
     "UnevenActionsEnv",
     "OddSpacesEnv",

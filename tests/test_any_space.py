@@ -36,7 +36,7 @@ from rl_training.models.observation import (
     make_encoder,
     unpack,
 )
-from rl_training.runtime.inference import _as_batch, nested
+from rl_training.runtime.inference import as_batch, nested
 from rl_training.runtime.sessions import resume_training
 from rl_training.runtime.trainer import Trainer
 from rl_training.types import ActionSpec, Array, ObservationSpec, SpaceSpec, Step
@@ -121,7 +121,7 @@ def test_packing_is_a_naive_flattening(space: spaces.Space[Any], seed: int) -> N
             np.testing.assert_array_equal(np.asarray(entry), array)
     batched = [np.stack(arrays) for arrays in zip(*(raw_leaves(space, sample) for sample in samples), strict=True)]
     np.testing.assert_array_equal(spec.observation.encode(nested(spec.observation, batched)), out)
-    batch, single = _as_batch(nested(spec.observation, batched), spec.observation)
+    batch, single = as_batch(nested(spec.observation, batched), spec.observation)
     assert not single
     np.testing.assert_array_equal(spec.observation.encode(batch), out)
     again = SpaceSpec.from_json(spec.to_json())
@@ -317,7 +317,7 @@ def test_predicting_names_the_entry_that_is_wrong() -> None:
         ([1, 2], "entry 'a' is missing"),
     ):
         with pytest.raises(ObservationError, match=message):
-            _as_batch(obs, spec)
+            as_batch(obs, spec)
 
 
 def test_shifts_move_the_images_of_a_mixture_only() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import CLI, final_fingerprint, tiny_values
-from moments import PATIENCE, start, wait_for_checkpoint, waiting_at
+from conftest import final_fingerprint, tiny_values
+from moments import PATIENCE, finish, start, wait_for_checkpoint, waiting_at
 
 from rl_training.cli import main
 from rl_training.experiment.checkpoint import verify_checkpoint
@@ -349,10 +349,9 @@ def test_a_bad_line_is_numbered_and_those_before_it_are_answered(trained: Path, 
 # ---------------------------------------------------------------------------------------------- while it is running
 
 
-def limit_file_size(limit: int) -> None:
-    """A disk that is full once a file has this many bytes: writing on fails, as it does on a full disk."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+def train_on_a_full_disk(limit: int, *command: str) -> subprocess.CompletedProcess[str]:
+    """The disk is full once a file has this many bytes: writing on fails."""
+    return finish(*command, "--output-dir", "run", limits={resource.RLIMIT_FSIZE: limit})
 
 
 @pytest.mark.parametrize(
@@ -367,13 +366,7 @@ def limit_file_size(limit: int) -> None:
 )
 def test_disk_full(limit: int, settings: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     command = [*TRAIN, *(f"--set={setting}" for setting in settings)]
-    done = subprocess.run(
-        [*CLI, *command, "--output-dir", "run"],
-        preexec_fn=lambda: limit_file_size(limit),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = train_on_a_full_disk(limit, *command)
     assert done.returncode == 2, done.stderr
     assert_one_error(done.stderr, *words)
     left = step_directories(Path("run"))
@@ -386,13 +379,7 @@ def test_disk_full(limit: int, settings: list[str], words: tuple[str, ...], caps
 
 
 def test_disk_full_at_the_start_leaves_nothing_in_the_way() -> None:
-    done = subprocess.run(
-        [*CLI, *TRAIN, "--output-dir", "run"],
-        preexec_fn=lambda: limit_file_size(100),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = train_on_a_full_disk(100, *TRAIN)
     assert done.returncode == 2, done.stderr
     assert_one_error(done.stderr, "cannot write in the output directory run", "File too large")
     assert not Path("run").exists()

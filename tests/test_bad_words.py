@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import resource
-import subprocess
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
-from conftest import CLI, tiny_config, tiny_values
-from misbehaving_envs import MisbehavingEnv
-from moments import PATIENCE
+from conftest import tiny_config, tiny_values
+from misbehaving_envs import FailsElsewhere, MisbehavingEnv
+from moments import finish
 from rl_training_test_envs import MaskedEnv
 from test_bad_input import assert_one_error, assert_refused
 
@@ -231,18 +230,6 @@ def test_a_constructor_that_fails_in_a_worker_process_is_named(capsys: pytest.Ca
         pool.reset()
 
 
-class FailsElsewhere:
-    """Creates an environment in one process only."""
-
-    def __init__(self, home: int) -> None:
-        self._home = home
-
-    def __call__(self) -> MisbehavingEnv:
-        if os.getpid() != self._home:
-            raise LookupError("only at home")
-        return MisbehavingEnv()
-
-
 def test_a_factory_must_return_an_environment() -> None:
     with pytest.raises(ConfigError, match=r"returned 3, which is not a gymnasium\.Env"):
         SeededEnvPool(lambda: 3)  # type: ignore[arg-type,return-value]
@@ -387,11 +374,9 @@ def test_bad_observations(obs: str, words: tuple[str, ...], trained: Path, capsy
 
 
 def test_input_that_is_not_text(trained: Path) -> None:
-    done = subprocess.run(
-        [*CLI, "predict", str(trained)], input=b"[0,0,0,0]\n\xff\xfe\n", capture_output=True, timeout=PATIENCE
-    )
+    done = finish("predict", trained, stdin="[0,0,0,0]\n\xff\xfe\n", encoding="latin-1")
     assert done.returncode == 2, done.stderr
-    assert_one_error(done.stderr.decode(), "line 2")
+    assert_one_error(done.stderr, "line 2")
 
 
 def test_text_is_no_number_in_python_either(trained: Path) -> None:
@@ -463,16 +448,6 @@ def test_worker_processes_that_do_not_fit() -> None:
         make_pool(tiny_config("dqn"), None, "env", 100_000, "subprocess")
 
 
-def limited(which: int, limit: int, *settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CLI, *TRAIN, *settings, "--output-dir", "out"],
-        preexec_fn=lambda: resource.setrlimit(which, (limit, limit)),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-
-
 @pytest.mark.parametrize(
     ("which", "limit", "settings", "words"),
     [
@@ -484,7 +459,7 @@ def limited(which: int, limit: int, *settings: str) -> subprocess.CompletedProce
 )
 def test_limits_on_files_and_addresses(which: str, limit: int, settings: tuple[str, ...], words: tuple[str, ...]) -> None:
     overrides = [f"--set={setting}" for setting in ("env_workers=subprocess", *settings)]
-    done = limited(getattr(resource, which), limit, *overrides)
+    done = finish(*TRAIN, *overrides, "--output-dir", "out", limits={getattr(resource, which): limit})
     assert done.returncode == 2, done.stderr
     assert_one_error(done.stderr, *words)
     assert not Path("out").exists()
@@ -579,8 +554,8 @@ def frame_step(number: int, length: int) -> Step:
     return Step(obs, np.zeros(1, np.int64), np.zeros(1, np.float32), obs + np.uint8(1), ended, np.zeros(1, np.bool_))
 
 
-@pytest.mark.parametrize(("length", "told"), [(1, True), (200, False)])
-def test_a_frame_replay_that_never_holds_a_batch_says_so(length: int, told: bool) -> None:
+@pytest.mark.parametrize(("length", "too_small"), [(1, True), (200, False)])
+def test_a_frame_replay_that_never_holds_a_batch_causes_a_warning(length: int, too_small: bool) -> None:
     def steps(capacity: int) -> tuple[int, list[str]]:
         buffer = FrameReplayBuffer(
             capacity, (1, 2, 2), stack=1, num_envs=1, n_step=1, gamma=0.9, rng=np.random.default_rng(0), batch_size=30
@@ -592,9 +567,9 @@ def test_a_frame_replay_that_never_holds_a_batch_says_so(length: int, told: bool
         return len(buffer), [str(entry.message) for entry in caught if "nothing is learned" in str(entry.message)]
 
     held, said = steps(30)
-    assert (held < 30) == told
-    assert len(said) == told
-    if told:
+    assert (held < 30) == too_small
+    assert len(said) == too_small
+    if too_small:
         assert f"holds only {held} transitions of the 30" in said[0]
         enough = int(said[0].split("at least ")[1].split(",")[0])
         held, said = steps(enough)

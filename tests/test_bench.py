@@ -339,6 +339,7 @@ def assert_refused_after_a_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert "OUTDATED, the config has changed: pass: 2 of 2" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # several processes that import torch
 def test_a_failing_run_is_named_and_the_others_continue(capsys: pytest.CaptureFixture[str]) -> None:
     Path("broken.yaml").write_text(yaml.safe_dump(tiny_values("dqn", env_id="NoSuchEnv-v0")))
     assert main([*BENCH, "broken.yaml", "tiny.yaml", "--seeds", "1"]) == 1
@@ -348,6 +349,7 @@ def test_a_failing_run_is_named_and_the_others_continue(capsys: pytest.CaptureFi
     assert list(load_results(Path("runs/learning.json"))) == ["tiny.yaml"]
 
 
+@pytest.mark.slow  # six processes that import torch
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_bench_continues(number: signal.Signals) -> None:
     """Its runs notice, save and exit; the next bench finishes them bit for bit as if they had not been stopped."""

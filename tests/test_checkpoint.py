@@ -100,8 +100,10 @@ def test_one_copy_of_the_replay_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(learner, "snapshot", noting)
     trainer.train(150)
+    run.save(151, {"policy": {"x": 1}}, {})  # still being written
+    trainer.checkpoints.save_to(tmp_path / "elsewhere")
     trainer.close()
-    assert idle == [True] * 3
+    assert idle == [True] * 4
 
 
 def test_a_run_that_saves_its_replay_has_room_for_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import yaml
 from conftest import ALGORITHMS, CLI, TESTS, final_fingerprint, tiny_values
-from moments import PATIENCE
+from moments import PATIENCE, finish, finish_python
 
 from rl_training.cli import main
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.registry import algorithms
 
-COMMANDS = ("train", "resume", "eval", "predict", "export", "list", "show", "plot", "bench")
+COMMANDS = ("train", "resume", "eval", "predict", "export", "list", "show", "plot", "report", "bench")
 TINY = (
     "--total-timesteps=300",
     "--set=num_envs=1",
@@ -38,12 +38,6 @@ TINY = (
 OBS = [0.01, -0.02, 0.03, 0.04]
 
 
-def run_cli(*arguments: str | Path, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CLI, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=PATIENCE
-    )
-
-
 def written_config(run: Path) -> dict[str, Any]:
     data: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text())
     return data
@@ -53,7 +47,7 @@ def written_config(run: Path) -> dict[str, Any]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """The run directory of one training in a process of its own, and what it printed."""
     cwd = tmp_path_factory.mktemp("cli")
-    done = run_cli("train", "--config", "dqn/cartpole", *TINY, "--seed", "1", "--output-dir", "mine", cwd=cwd)
+    done = finish("train", "--config", "dqn/cartpole", *TINY, "--seed", "1", "--output-dir", "mine", cwd=cwd)
     assert done.returncode == 0, done.stderr
     return cwd / "mine", done
 
@@ -68,7 +62,8 @@ def run(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
 
 def test_train_leaves_a_run_that_explains_itself(run: Path) -> None:
     names = {path.name for path in run.iterdir()} - {".lock"}
-    assert names == {"config.yaml", "metadata.json", "metrics.jsonl", "evaluation.json", "tensorboard", "checkpoints"}
+    files = {"config.yaml", "metadata.json", "metrics.jsonl", "episodes.jsonl", "evaluation.json"}
+    assert names == {*files, "tensorboard", "checkpoints"}
     assert list((run / "tensorboard").glob("events.out.tfevents.*"))
     assert {"latest", "best", "step-0000000300"} <= {path.name for path in (run / "checkpoints").iterdir()}
     config = written_config(run)
@@ -90,7 +85,7 @@ def test_train_reports_where_the_time_went_and_what_comes_next(
     assert re.search(r"trained 300 steps, \d+ episodes, \d+ updates\ntook [\d.]+ s: environment \d+%", done.stdout)
     for phase in ("acting", "sampling", "update", "evaluation", "rest"):
         assert re.search(rf"{phase} \d+%", done.stdout)
-    for command in ("eval mine", "plot mine", "export mine", "resume mine"):
+    for command in ("eval mine", "plot mine", "report mine", "export mine", "resume mine"):
         assert f"rl-training {command}" in done.stdout
     assert "replay" in done.stderr
     assert "writing to mine" in done.stderr
@@ -134,7 +129,7 @@ def test_train_from_flags_alone_takes_a_fresh_directory_each_time(tmp_path: Path
 
 
 def test_eval_prints_one_json_object(run: Path, tmp_path: Path) -> None:
-    done = run_cli("eval", run, "--episodes", "5", "--json", cwd=tmp_path)
+    done = finish("eval", run, "--episodes", "5", "--json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert result["episodes"] == len(result["returns"]) == len(result["lengths"]) == 5
@@ -192,10 +187,10 @@ def test_predict_answers_each_line_before_the_next_is_sent(run: Path, tmp_path: 
         for _ in range(3):
             process.stdin.write(json.dumps(OBS).encode() + b"\n")
             process.stdin.flush()
-            assert select.select([process.stdout], [], [], 30)[0], "no answer"
+            assert select.select([process.stdout], [], [], PATIENCE)[0], "no answer"
             assert process.stdout.readline() in (b"0\n", b"1\n")
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def test_export_writes_an_onnx_that_acts_alike(
@@ -321,7 +316,7 @@ def test_plot_draws_a_png(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["plot", str(run)]) == 0
-    assert capsys.readouterr().out == "dqn CartPole-v1 (evaluation)\nwritten to learning_curves.png\n"
+    assert capsys.readouterr().out == "dqn on CartPole-v1 (evaluation)\nwritten to learning_curves.png\n"
     assert_is_a_drawing(tmp_path / "learning_curves.png")
 
 
@@ -333,11 +328,11 @@ def test_plot_draws_seeds_of_one_config_together(tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     paths = [str(tmp_path / name) for name in settings]
     assert main(["plot", *paths[:3], "--output", str(tmp_path / "seeds.png")]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "dqn CartPole-v1 (evaluation, 3 seeds)"
+    assert capsys.readouterr().out.splitlines()[0] == "dqn on CartPole-v1 (evaluation, 3 seeds)"
     assert_is_a_drawing(tmp_path / "seeds.png")
     assert main(["plot", *paths, "--output", str(tmp_path / "all.png")]) == 0
     labels = capsys.readouterr().out.splitlines()[:-1]
-    assert labels == ["dqn CartPole-v1 #1 (evaluation, 3 seeds)", "dqn CartPole-v1 #2 (evaluation)"]
+    assert labels == ["batch_size=9 (evaluation, 3 seeds)", "batch_size=10 (evaluation)"]
 
 
 def assert_is_a_drawing(path: Path) -> None:
@@ -416,7 +411,7 @@ def test_the_examples_of_help_can_be_parsed(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]], ids=" ".join)
 def test_the_first_answer_needs_no_torch(arguments: list[str], tmp_path: Path) -> None:
-    slow = ("torch", "gymnasium", "matplotlib", "onnx", "rich", "tensorboardX")
+    slow = ("torch", "gymnasium", "matplotlib", "onnx", "rich", "tensorboard")
     code = (
         "import sys\nfrom rl_training.cli import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
@@ -439,14 +434,14 @@ def test_training_without_compilation_does_not_import_the_compiler() -> None:
         "    assert trainer.train().updates, data['algo']\n"
         "    assert 'sympy' not in sys.modules, data['algo']\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=TESTS, input=data, capture_output=True, text=True)
+    done = finish_python("-c", code, cwd=TESTS, stdin=data)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_console_script_is_the_same_command(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("rl-training")
     done = subprocess.run([script, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == run_cli("--help", cwd=tmp_path).stdout
+    assert done.stdout == finish("--help", cwd=tmp_path).stdout
     assert all(command in done.stdout for command in COMMANDS)
 
 

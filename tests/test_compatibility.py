@@ -20,8 +20,9 @@ from pydantic import Field, ValidationError
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from rl_training.algorithms.config import Count, Fraction, Positive, StrictModel, old_names, renamed_from
+from rl_training.algorithms.config import Count, Fraction, Positive
 from rl_training.algorithms.dqn import DQNConfig
+from rl_training.algorithms.strict_model import StrictModel, old_names, renamed_from
 from rl_training.api import DQN, load_agent
 from rl_training.cli import main
 from rl_training.errors import CheckpointError, ConfigError, IncompatibleError
@@ -48,7 +49,7 @@ from rl_training.experiment.config import (
 from rl_training.experiment.finding import find_checkpoint
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import open_run, step_directories
-from rl_training.runtime.export import load_exported
+from rl_training.runtime.export import ExportedPolicy, load_exported
 from rl_training.runtime.inference import load_policy
 from rl_training.runtime.sessions import resume_training, start_training
 from rl_training.runtime.trainer import Trainer
@@ -209,7 +210,9 @@ def test_a_migrated_policy_is_a_policy(run: Path, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setitem(PART_VERSIONS, "policy", 2)
     monkeypatch.setitem(compat.MIGRATIONS, ("policy", 1), migration)
-    for loaded in (load_policy(newest, silent)[1], load_exported(tmp_path / "p.safetensors").policy):
+    exported = load_exported(tmp_path / "p.safetensors")
+    assert isinstance(exported, ExportedPolicy)
+    for loaded in (load_policy(newest, silent)[1], exported.policy):
         for key, value in policy.state_dict().items():
             assert torch.equal(loaded.state_dict()[key], value)
 
@@ -680,14 +683,14 @@ def test_the_config_of_an_old_checkpoint_and_run_may_have_old_names(run: Path) -
         config, _, _ = load_policy(newest, silent)
     assert (config.algo_kwargs.gamma, config.eval.episodes) == (0.495, 3)
     file = run / "config.yaml"
-    file.write_text(file.read_text().replace("gamma: 0.99", "discount: 0.99").replace("\nseed:", "\nrandom_seed:"))
+    file.write_text(file.read_text().replace("gamma: 0.99", "discount: 0.495").replace("\nseed:", "\nrandom_seed:"))
     with pytest.warns(UserWarning, match="is now called") as caught:
         trainer = resume_training(run, total_timesteps=250, warn=silent)
-    assert trainer.config.algo_kwargs.gamma == 0.99
+    assert trainer.config.algo_kwargs.gamma == 0.495
     trainer.close()
     assert old_names_warned_of(caught) == ["discount", "random_seed"]
     written = yaml.safe_load(file.read_text())
-    assert (written["algo_kwargs"]["gamma"], written["seed"]) == (0.99, 0)
+    assert (written["algo_kwargs"]["gamma"], written["seed"]) == (0.495, 0)
 
 
 # ---------------------------------------------------------------------------------------- configs of other versions

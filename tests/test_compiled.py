@@ -16,7 +16,6 @@ import torch
 import yaml
 from conftest import (
     ALGORITHMS,
-    CLI,
     config_fields,
     env_of_tests,
     family,
@@ -25,12 +24,13 @@ from conftest import (
     tiny_config,
     tiny_values,
 )
-from moments import PATIENCE, kill, start, wait_for_checkpoint, wait_until, waiting_at
+from moments import PATIENCE, finish, finish_python, kill, start, wait_for_checkpoint, wait_until, waiting_at
 
 import rl_training.algorithms.compiled_graph as compiled
 from rl_training.algorithms import PPO, SAC
 from rl_training.algorithms.value import ValueAlgorithm
 from rl_training.errors import ConfigError
+from rl_training.experiment.changes import with_settings
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime import compilation
 from rl_training.runtime.compilation import Compilation, repaid_after
@@ -149,6 +149,7 @@ def test_both_paths_learn_the_same(algo: str, case: str, backend: str) -> None:
     assert_same_learning(eager, fast)
 
 
+@pytest.mark.slow  # compiles for 20 seconds
 def test_a_compiled_run_learns_what_an_eager_one_does() -> None:
     """The real compiler, once, in every test run."""
     eager, fast = (train("dqn", mode, 40) for mode in ("off", "on"))
@@ -287,21 +288,20 @@ def start_and_stop(mode: str, run: Path, stop_at: int | None = None, algo: str =
     return trainer
 
 
-def resume(run: Path, stop_at: int | None = None) -> Trainer:
-    trainer = resume_training(run, warn=lambda message: pytest.fail(message))
+def resume(run: Path, stop_at: int | None = None, **settings: Any) -> Trainer:
+    trainer = resume_training(
+        run, change=lambda config: with_settings(config, settings), warn=lambda message: pytest.fail(message)
+    )
     trainer.train(stop_at)
     trainer.close()
     return trainer
 
 
-def set_mode(run: Path, mode: str) -> None:
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    (run / "config.yaml").write_text(yaml.safe_dump({**config, "compile": mode}))
-
-
 @pytest.mark.usefixtures("backend")
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("algo", "settings"), [("dqn", {}), ("sac", {"actor_update_interval": 3})])
+@pytest.mark.parametrize(
+    ("algo", "settings"), [("dqn", {}), pytest.param("sac", {"actor_update_interval": 3}, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("mode", ["on", "off"])
 def test_auto_stays_in_the_mode_of_the_checkpoint(
     algo: str, settings: dict[str, Any], mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -309,12 +309,11 @@ def test_auto_stays_in_the_mode_of_the_checkpoint(
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     start_and_stop(mode, whole, None, algo, **settings)
     start_and_stop(mode, parted, 100, algo, **settings)
-    set_mode(parted, "auto")
     enough = 0 if mode == "off" else 10**9  # a new decision would be for the other mode
     monkeypatch.setattr(compilation, "repaid_after", lambda *_: enough)
-    assert resume(parted).compilation.in_force == (mode == "on")
+    assert resume(parted, compile="auto").compilation.in_force == (mode == "on")
     found, expected = final_fingerprint(parted), final_fingerprint(whole)
-    assert found["metrics"] == expected["metrics"]
+    assert [line for line in found["metrics"] if line["kind"] != "change"] == expected["metrics"]
     for part in ("policy", "training", "replay"):
         assert found["files"][f"{part}.safetensors"] == expected["files"][f"{part}.safetensors"]
 
@@ -325,11 +324,9 @@ def test_auto_gives_up_a_mode_that_has_become_impossible_with_a_warning(
     monkeypatch.setattr(compiled, "CompiledGraph", TracedGraph)
     run = tmp_path / "run"
     start_and_stop("on", run, 100, "ppo")
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    config["algo_kwargs"]["target_kl"] = 0.1
-    (run / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "auto"}))
-    with pytest.warns(UserWarning, match="without a compiled update, because target_kl is checked.*no longer bit-for-bit"):
-        assert not resume(run).compilation.in_force
+    monkeypatch.setattr(PPO, "why_not_compiled", lambda _: "this machine has changed")
+    with pytest.warns(UserWarning, match="without a compiled update, because this machine has.*no longer bit-for-bit"):
+        assert not resume(run, compile="auto").compilation.in_force
 
 
 def test_an_error_of_ours_does_not_read_as_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,9 +342,8 @@ def test_an_error_of_ours_does_not_read_as_a_missing_compiler(monkeypatch: pytes
 def test_switching_modes_causes_a_warning(first: str, then: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     start_and_stop(first, run, stop_at=100)
-    set_mode(run, then)
     with pytest.warns(UserWarning, match="no longer bit-for-bit"):
-        trainer = resume(run)
+        trainer = resume(run, compile=then)
     assert trainer.compilation.in_force == (then == "on")
 
 
@@ -365,20 +361,16 @@ def write_config(path: Path, algo: str) -> Path:
     return path
 
 
-def command_line(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=PATIENCE, **options)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", COMPILED)
 def test_a_compiled_run_that_is_killed_ends_bit_for_bit(algo: str, tmp_path: Path) -> None:
     config = str(write_config(tmp_path / "config.yaml", algo))
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert command_line("train", "--config", config, "--output-dir", str(whole)).returncode == 0
+    assert finish("train", "--config", config, "--output-dir", str(whole)).returncode == 0
     process = start("train", "--config", config, "--output-dir", str(killed), env=waiting_at(500))
     wait_for_checkpoint(killed, process)
     kill(process)
-    resumed = command_line("resume", str(killed))
+    resumed = finish("resume", str(killed))
     assert resumed.returncode == 0, resumed.stderr
     assert "warning" not in resumed.stderr
     assert final_fingerprint(killed) == final_fingerprint(whole)
@@ -389,7 +381,7 @@ def test_a_signal_while_compiling_leaves_a_run_to_resume(tmp_path: Path) -> None
     """As Ctrl-C in a terminal: the compiler's processes get the signal too."""
     config = str(write_config(tmp_path / "config.yaml", "dqn"))
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert command_line("train", "--config", config, "--output-dir", str(whole)).returncode == 0
+    assert finish("train", "--config", config, "--output-dir", str(whole)).returncode == 0
     cache = tmp_path / "cache"
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
     process = start("train", "--config", config, "--output-dir", str(stopped), env=env, start_new_session=True)
@@ -398,7 +390,7 @@ def test_a_signal_while_compiling_leaves_a_run_to_resume(tmp_path: Path) -> None
     output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGINT, errors
     assert "saved at step 0" in output
-    assert command_line("resume", str(stopped)).returncode == 0
+    assert finish("resume", str(stopped)).returncode == 0
     assert final_fingerprint(stopped) == final_fingerprint(whole)
 
 
@@ -420,13 +412,7 @@ def test_auto_continues_without_a_compiler(tmp_path: Path) -> None:
         "trainer = Trainer(resolve_config(json.loads(sys.argv[1])), progress=LineProgress(sys.stderr)); "
         "print(trainer.train(100).updates, trainer.compilation.in_force)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, json.dumps(values)],
-        env=without_compiler(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = finish_python("-c", script, json.dumps(values), env=without_compiler(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["81", "False"]
     lines = [line for line in done.stderr.splitlines() if not line.startswith("step ")]
@@ -434,19 +420,19 @@ def test_auto_continues_without_a_compiler(tmp_path: Path) -> None:
     assert len(lines) <= 5, done.stderr  # nothing of the compiler's own complaints
 
 
+@pytest.mark.slow  # traces and lowers a graph, as the one before
 def test_on_without_a_compiler_is_an_error_that_names_the_fix(tmp_path: Path) -> None:
     config = write_config(tmp_path / "config.yaml", "dqn")
-    done = command_line(
-        "train", "--config", str(config), "--output-dir", str(tmp_path / "run"), env=without_compiler(tmp_path)
-    )
+    done = finish("train", "--config", str(config), "--output-dir", str(tmp_path / "run"), env=without_compiler(tmp_path))
     assert done.returncode == 2
     assert "install a C++ compiler" in done.stderr
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow  # traces and lowers a graph, as the one before
 def test_a_compiled_run_continues_without_a_compiler_with_a_warning(backend: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     start_and_stop("on", run, stop_at=100)
-    done = command_line("resume", str(run), env=without_compiler(tmp_path))
+    done = finish("resume", str(run), env=without_compiler(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "no longer bit-for-bit" in done.stderr

@@ -87,7 +87,7 @@ def test_an_override_below_a_plain_value_is_refused() -> None:
         ({"eval": {"episode": 1}}, "unknown key 'eval.episode'; did you mean 'episodes'?"),
         ({"checkpoint": {"kep": 1}}, "unknown key 'checkpoint.kep'; did you mean 'keep'?"),
         ({"algo_kwargs": {"gama": 1}}, "unknown key 'algo_kwargs.gama'; did you mean 'gamma'?"),
-        ({"log": {"zzzzzz": 1}}, "unknown key 'log.zzzzzz'; choose one of: interval, tensorboard"),
+        ({"log": {"zzzzzz": 1}}, "unknown key 'log.zzzzzz'; choose one of: info_keys, interval, tensorboard, trackers"),
     ],
 )
 def test_unknown_keys_are_named_with_the_nearest(change: dict[str, Any], expected: str) -> None:

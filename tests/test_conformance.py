@@ -85,9 +85,17 @@ def counting_run(algo: str, num_envs: int, end: str, length: int = LENGTH, **alg
     return trainer.learner.replay.buffer, by_env
 
 
+#: by the number of environments, the end of an episode that is fast
+FAST = {1: "both", 2: "truncated", 3: "terminated"}
+ENDS = [
+    pytest.param(num_envs, end, marks=[] if FAST[num_envs] == end else [pytest.mark.slow])
+    for num_envs in FAST
+    for end in ("terminated", "truncated", "both")
+]
+
+
 @pytest.mark.parametrize("algo", OFF_POLICY)
-@pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
-@pytest.mark.parametrize("num_envs", [1, 2, 3])
+@pytest.mark.parametrize(("num_envs", "end"), ENDS)
 def test_stored_transitions_are_those_of_a_plain_loop(algo: str, num_envs: int, end: str) -> None:
     buffer, by_env = counting_run(algo, num_envs, end, **settings_of(algo, {"n_step": 1}))
     if isinstance(buffer, RecurrentReplayBuffer):  # of the open episodes nothing is complete

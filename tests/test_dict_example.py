@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+from moments import finish_python
 from reference_scripts import EXAMPLES
 
 
+@pytest.mark.slow  # learns from images for ten seconds
 def test_the_example_trains_predicts_and_exports(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        str(EXAMPLES / "dict_observations.py"),
-        "--output-dir",
-        str(tmp_path),
-        "--total-timesteps",
-        "600",
-    ]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    settings = ("--output-dir", tmp_path, "--total-timesteps", "600")
+    finished = finish_python(EXAMPLES / "dict_observations.py", *settings, cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert "onnx: inputs obs.camera, obs.position, obs.wanted; action" in finished.stdout
     assert "observation: camera: image 1x36x36 uint8 (turned from 36x36x1, channels last) -> NatureCNN" in finished.stderr

@@ -1,4 +1,4 @@
-"""A run that diverges stops, says so, and keeps what was finite; a policy that is not finite is not used."""
+"""A run that diverges stops with a message and keeps what was finite; a policy that is not finite is not used."""
 
 from __future__ import annotations
 

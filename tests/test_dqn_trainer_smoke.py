@@ -48,9 +48,7 @@ def test_train_c51_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
     check_run(train_dqn(tiny_config("c51", output_dir=str(tmp_path / "run"))), "c51")
 
 
-def test_tensorboard_events_are_written_and_name_no_host(tmp_path: Path) -> None:
-    import socket
-
+def test_tensorboard_events_are_written(tmp_path: Path) -> None:
     result = train_dqn(tiny_config("dqn", output_dir=str(tmp_path / "run"), log={"interval": 25}))
     assert result.run_dir is not None
     (events,) = (result.run_dir / "tensorboard").iterdir()
@@ -58,11 +56,6 @@ def test_tensorboard_events_are_written_and_name_no_host(tmp_path: Path) -> None
     content = events.read_bytes()
     assert b"train/loss" in content
     assert b"eval/return_mean" in content
-    hostname = socket.gethostname()
-    for path in result.run_dir.rglob("*"):
-        if len(hostname) > 3:
-            assert hostname not in path.name
-            assert not path.is_file() or hostname.encode() not in path.read_bytes()
 
 
 @pytest.mark.parametrize(("train_freq", "gradient_steps", "updates"), [(1, 1, 221), (8, 4, 108), (128, 64, 64), (1, 3, 663)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 import rl_training_test_envs as test_envs
 
 from rl_training.envs.factory import GivenEnv, RegisteredEnv
-from rl_training.envs.pool import EnvPool, NonDeterministicEnvironment, SeededEnvPool
+from rl_training.envs.pool import EnvPool, Episode, NonDeterministicEnvironment, SeededEnvPool
+from rl_training.envs.workers import ProcessWorker
 from rl_training.errors import ConfigError, EnvironmentFault, SpaceError
 from rl_training.rng import derive_seed
 
@@ -23,9 +25,10 @@ def make_pool(env_id: str = "Counting-v0", *, num_envs: int = 1, workers: str = 
     return SeededEnvPool(factory, num_envs=num_envs, seed=5, env_id=env_id, workers=workers, fresh=fresh)
 
 
-@pytest.mark.parametrize("workers", ["inline", "subprocess"])
-@pytest.mark.parametrize("end", ["terminated", "truncated", "both"])
-@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize(
+    ("num_envs", "end", "workers"),
+    [*itertools.product([1, 3], ["terminated", "truncated", "both"], ["inline"]), (3, "both", "subprocess")],
+)
 def test_steps_are_those_of_a_plain_loop(num_envs: int, end: str, workers: str) -> None:
     pool = make_pool(num_envs=num_envs, workers=workers, length=3, end=end)
     twins = [test_envs.CountingEnv(length=3, end=end) for _ in range(num_envs)]
@@ -45,10 +48,10 @@ def test_steps_are_those_of_a_plain_loop(num_envs: int, end: str, workers: str) 
             assert (step.reward[i], step.terminated[i], step.truncated[i]) == (reward, terminated, truncated)
             obs[i] = next_obs
             if terminated or truncated:
-                expected_finished.append((i, numbers[i], 1.0 + 2.0 + 3.0, 3))
+                expected_finished.append(Episode(i, numbers[i], 1.0 + 2.0 + 3.0, 3))
                 numbers[i] += 1
                 obs[i] = twin.reset(seed=derive_seed(5, "env", i, numbers[i]))[0]
-        assert [tuple(episode) for episode in finished] == expected_finished
+        assert finished == expected_finished
     pool.close()
 
 
@@ -191,6 +194,23 @@ def test_a_dead_worker_process_is_a_fault() -> None:
         for _ in range(100):
             pool.step(np.array([0]))
     pool.close()
+
+
+def test_a_worker_that_died_unnoticed_is_replaced_when_the_pool_is_restored() -> None:
+    pool, twin = (make_pool("RandomWalk-v0", num_envs=2, workers=workers) for workers in ("subprocess", "inline"))
+    for each in (pool, twin):
+        each.reset()
+        each.step(np.array([1, 1]))
+    state = pool.state_dict()
+    worker = pool._workers[0]
+    assert isinstance(worker, ProcessWorker)
+    worker._process.kill()
+    worker._process.join()
+    assert pool.load_state_dict(state) == []
+    (found, _), (expected, _) = pool.step(np.array([1, 1])), twin.step(np.array([1, 1]))
+    np.testing.assert_array_equal(found.next_obs, expected.next_obs)
+    pool.close()
+    twin.close()
 
 
 def test_only_active_environments_move() -> None:

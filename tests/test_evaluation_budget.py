@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -64,13 +65,13 @@ def test_the_budget_in_numbers() -> None:
     budget = EvaluationBudget(resolve_config({"algo": "dqn", "env_id": "x"}).eval)
     seen = EpisodeStatistics()
     assert budget.episodes_during(1_000, 1, seen) == 0  # one episode has at least 1000 steps
-    seen.load_state_dict({"count": 1, "returns": [0.0], "lengths": [100]})
+    seen.load_state_dict({"count": 1, "returns": [0.0], "lengths": [100], "successes": []})
     assert budget.episodes_during(1_000, 1, seen) == 0  # 50 steps
     assert budget.episodes_during(8_000, 1, seen) == 4  # 400 steps
-    budget.spend(EvaluationResult([0.0] * 4, [50] * 4))
+    budget.on_evaluation(EvaluationResult([0.0] * 4, [50] * 4))
     assert budget.episodes_during(8_000, 1, seen) == 0  # 200 steps are left, and training episodes have 100
     assert budget.episodes_at_end(8_000, 1, seen) == 6
-    budget.spend(EvaluationResult([0.0] * 4, [500] * 4))  # the policy has become better than training shows
+    budget.on_evaluation(EvaluationResult([0.0] * 4, [500] * 4))  # the policy has become better than training shows
     assert budget.episodes_at_end(100_000, 1, seen) == (10_000 - 2_200) // 500
     assert budget.episodes_at_end(100, 1, seen) == 1
     again = EvaluationBudget(resolve_config({"algo": "dqn", "env_id": "x"}).eval)
@@ -131,9 +132,11 @@ def test_an_evaluation_shows_how_far_it_is(
 
 
 def test_learn_evaluates_at_its_end_only_if_asked() -> None:
-    settings = {"total_timesteps": 150, **TINY}
-    for options, configured, expected in (({}, {}, False), ({"evaluate": True}, {}, True), ({}, {"final_episodes": 2}, True)):
-        with DQN("CartPole-v1", **settings, **({"eval": configured} if configured else {})) as agent:
-            result = agent.learn(**options).result
+    settings: dict[str, Any] = {"total_timesteps": 150, **TINY}
+    for asked, configured, expected in ((None, {}, False), (True, {}, True), (None, {"final_episodes": 2}, True)):
+        if configured:
+            settings["eval"] = configured
+        with DQN("CartPole-v1", **settings) as agent:
+            result = agent.learn(evaluate=asked).result
             assert result is not None
             assert (result.evaluation is not None) is expected

@@ -263,9 +263,9 @@ def test_after_a_fault_a_new_episode_is_not_joined_to_the_old_one(algo: str, tmp
     seen: list[Any] = []
     observe = trainer.learner.observe
 
-    def watched(collected: Any, env_steps: int) -> None:
+    def watched(collected: Any, env_steps: int) -> bool:
         seen.append(collected.step.obs[:, 1].tolist())
-        observe(collected, env_steps)
+        return observe(collected, env_steps)
 
     trainer.learner.observe = watched  # type: ignore[method-assign]
     with pytest.warns(NonDeterministicEnvironment, match="ForgetfulFaulty-v0"):

@@ -19,7 +19,7 @@ from rl_training.experiment.config import TrainConfig, apply_overrides, resolve_
 from rl_training.experiment.plain_data import parse_yaml
 from rl_training.experiment.registry import algorithms
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "120"))
 #: What the fuzzer and people have found: each was a traceback, or a message of several lines.
 FOUND = [
     "2020-99-99", "2020-01-01", "{[a]: 1}", "{{a: 1}: 1}", "{1: 2}", "{null: 2}", "!!int q", "!!bool maybe",

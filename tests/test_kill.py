@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ALGORITHMS, env_of_tests, final_fingerprint, settings_of, tiny_values
+from conftest import ALGORITHMS, FEW, env_of_tests, final_fingerprint, settings_of, tiny_values
 from moments import (
     PATIENCE,
     frozen_while_saving,
@@ -93,10 +93,12 @@ def kill_at_random_steps(algo: str, times: int, tmp_path: Path) -> None:
         assert kill_and_resume(config, tmp_path / f"killed-{i}", step, saving=i % 4 == 3) == undisturbed
 
 
-def test_a_killed_run_ends_bit_for_bit(tmp_path: Path) -> None:
-    kill_at_random_steps("ppo", 1, tmp_path)
+@pytest.mark.parametrize("algo", sorted(FEW))
+def test_a_killed_run_ends_bit_for_bit(algo: str, tmp_path: Path) -> None:
+    kill_at_random_steps(algo, 1, tmp_path)
 
 
+@pytest.mark.slow  # 25 seconds; three algorithms are fast
 def test_a_killed_run_of_every_algorithm_ends_bit_for_bit(tmp_path: Path) -> None:
     """In processes forked from one that has imported everything: see ``reliability.kills``."""
     command = [sys.executable, "-m", "reliability.kills", "--once", str(tmp_path)]

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from conftest import tiny_values
 from forgery import assert_refused
-from moments import PATIENCE
+from moments import PATIENCE, finish_python
 
 from rl_training.cli import main
 from rl_training.envs.factory import RegisteredEnv
@@ -111,7 +111,7 @@ def test_an_environment_of_the_current_directory_trains(folder: Path, cli: Conso
 
 
 def test_a_file_of_the_current_directory_hides_no_installed_module(folder: Path, cli: Console) -> None:
-    for name in ("gymnasium", "tensorboardX"):
+    for name in ("gymnasium", "tensorboard"):
         (folder / f"{name}.py").write_text("raise SystemExit('hidden')\n")
     done = cli(folder, "train", "--config=tiny.yaml", "--env=my_env:MyPoint", "--output-dir=run", "--quiet")
     assert done[0] == 0, done[2]
@@ -230,7 +230,7 @@ def test_a_package_of_a_canonical_id_is_not_imported_from_a_run_directory(tmp_pa
         "import sys; sys.path.insert(0, '')\nfrom pathlib import Path\nfrom rl_training.experiment.trust import Trust\n"
         "Trust(Path('.')).require_env('MiniGrid-Empty-8x8-v0')"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    done = finish_python("-c", code, cwd=tmp_path)
     assert "names the module 'minigrid' (env_id: MiniGrid-Empty-8x8-v0)" in done.stderr
 
 

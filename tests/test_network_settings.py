@@ -113,8 +113,15 @@ def test_every_algorithm_learns_with_them_and_is_exported(algo: str, tmp_path: A
 IMAGES = [name for name in ALGORITHMS if "cnn" in config_fields(name)]
 
 
-@pytest.mark.parametrize("cnn", ["nature", "impala", "drq", "minatar"])
-@pytest.mark.parametrize("algo", IMAGES)
+#: seconds each: fast are all of DQN's, and one of each family
+CNNS = [
+    pytest.param(algo, cnn, marks=[] if algo == "dqn" or cnn == "impala" else [pytest.mark.slow])
+    for algo in IMAGES
+    for cnn in ("nature", "impala", "drq", "minatar")
+]
+
+
+@pytest.mark.parametrize(("algo", "cnn"), CNNS)
 def test_every_cnn_learns_and_is_exported(algo: str, cnn: str, tmp_path: Any) -> None:
     layers = [[32, 8, 4], [64, 4, 2], [64, 3, 1]]
     env_id = "rl_training_test_envs:ImageWalk-v0"

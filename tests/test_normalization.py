@@ -102,9 +102,9 @@ def test_replay_learns_from_observations_standardised_by_all_steps_so_far(algo: 
     seen: list[Any] = []
     learn = trainer.learner.observe
 
-    def observe(collected: Any, env_steps: int) -> None:
+    def observe(collected: Any, env_steps: int) -> bool:
         seen.append(collected.step.obs.copy())
-        learn(collected, env_steps)
+        return learn(collected, env_steps)
 
     trainer.learner.observe = observe  # type: ignore[method-assign]
     trainer.train(120)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import CLI, TESTS, final_fingerprint
-from moments import PATIENCE, kill, start, wait_for_checkpoint, waiting_at
+from conftest import TESTS, final_fingerprint
+from moments import finish, finish_python, kill, start, wait_for_checkpoint, waiting_at
 
 PATH = "munchausen.algorithm:MunchausenDQN"
 TINY = {"blocks": 1, "width": 8, "batch_size": 8, "buffer_size": 150, "learning_starts": 20}
@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 
 def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *arguments], env=env, capture_output=True, text=True, timeout=PATIENCE)
+    return finish(*arguments, env=env)
 
 
 def config_file(path: Path, algo: str, **values: Any) -> str:
@@ -59,7 +59,7 @@ def test_it_is_listed_and_exported_under_its_name(installed: dict[str, str]) -> 
     listed = run(installed, "list")
     assert "  munchausen     DQN with the log-policy as an additional reward" in listed.stdout
     code = "import rl_training; print(rl_training.MunchausenDQN.algo_name, 'MunchausenDQN' in rl_training.__all__)"
-    done = subprocess.run([sys.executable, "-c", code], env=installed, capture_output=True, text=True, check=True)
+    done = finish_python("-c", code, env=installed)
     assert done.stdout.split() == ["munchausen", "True"]
 
 
@@ -75,29 +75,25 @@ def test_it_trains_resumes_after_a_kill_evaluates_predicts_and_exports(installed
     resumed = run(installed, "resume", str(killed))
     assert resumed.returncode == 0, resumed.stderr
     assert final_fingerprint(killed) == final_fingerprint(whole)
-    use(installed, killed, tmp_path)
+    use(installed, killed, tmp_path, "onnx", "safetensors")
 
 
 def test_it_is_used_by_its_path_alone(installed: dict[str, str], tmp_path: Path) -> None:
     config = config_file(tmp_path / "config.yaml", PATH)
     done = run(installed, "train", "--config", config, "--output-dir", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
-    use(installed, tmp_path / "run", tmp_path)
+    use(installed, tmp_path / "run", tmp_path, "safetensors")
 
 
-def use(env: dict[str, str], trained: Path, folder: Path) -> None:
+def use(env: dict[str, str], trained: Path, folder: Path, *formats: str) -> None:
     """Evaluates, predicts and exports, all in one process."""
     commands = [
         ["eval", str(trained), "--episodes", "2", "--json"],
         ["predict", str(trained), "--obs", "[0.5, 0.1]"],
-        *(
-            ["export", str(trained), "--format", name, "--output", str(folder / f"p.{name}")]
-            for name in ("onnx", "safetensors")
-        ),
+        *(["export", str(trained), "--format", name, "--output", str(folder / f"p.{name}")] for name in formats),
     ]
     code = "import json, sys; from rl_training.cli import main; sys.exit(max(main(one) for one in json.loads(sys.argv[1])))"
-    command = [sys.executable, "-c", code, json.dumps(commands)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    done = finish_python("-c", code, json.dumps(commands), env=env)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout.splitlines()[0])["returns"]) == 2
 
@@ -124,7 +120,7 @@ for mode in ("off", "on"):
 for name, value in states[0].items():
     torch.testing.assert_close(value, states[1][name], rtol=1e-3, atol=1e-4)
 """
-    done = subprocess.run([sys.executable, "-c", script], env=installed, capture_output=True, text=True)
+    done = finish_python("-c", script, env=installed)
     assert done.returncode == 0, done.stderr
 
 
@@ -187,7 +183,7 @@ def test_a_broken_or_clashing_package_leaves_the_others_alone(tmp_path: Path) ->
         "import clashing_algos; from rl_training import managed; "
         "print(managed('clashing_algos:DQN') is managed(clashing_algos.DQN))"
     )
-    done = subprocess.run([sys.executable, "-c", theirs], env=env, capture_output=True, text=True)
+    done = finish_python("-c", theirs, env=env)
     assert done.stdout.split() == ["True"], done.stderr
 
 

@@ -1,4 +1,4 @@
-"""The examples of an own network and an own algorithm: run as a newcomer would run them, and used from a config."""
+"""The examples of an own environment, network, algorithm and hook and of deploying: run as a newcomer would run them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from conftest import tiny_values
+from moments import finish_python
 from reference_scripts import EXAMPLES
 
 from rl_training.cli import main
@@ -17,8 +18,7 @@ from rl_training.cli import main
 
 @pytest.mark.parametrize("name", ["own_network", "own_algorithm"])
 def test_the_script_runs_from_anywhere(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--steps", "500"]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    finished = finish_python(EXAMPLES / f"{name}.py", "--steps", "500", cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert "return: " in finished.stdout
     assert "exported: policy.safetensors" in finished.stdout
@@ -29,6 +29,47 @@ def test_the_script_runs_from_anywhere(name: str, tmp_path: Path) -> None:
         first, second = finished.stdout.split("action: ")[1].split(", of the loaded agent: ")
         assert first == second.splitlines()[0]
         assert "load and resume need network= again" in warned[0]
+
+
+def test_the_script_with_hooks_runs_from_anywhere(tmp_path: Path) -> None:
+    finished = finish_python(EXAMPLES / "own_hook.py", "--steps", "500", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert "asked to stop: 5 evaluations in a row were not better than" in finished.stdout
+    assert "asked to stop" in finished.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_own_environment_is_trained_on_filmed_and_found_by_its_file(tmp_path: Path) -> None:
+    script = EXAMPLES / "own_environment.py"
+    finished = finish_python(script, "--steps", "500", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert "return: " in finished.stdout
+    assert "filmed: " in finished.stdout
+    first, second = finished.stdout.split("action: ")[1].split(", of the loaded agent: ")
+    assert first == second.strip()
+    assert not finished.stderr
+    assert not list(tmp_path.iterdir())
+    run = str(tmp_path / "run")
+    command = ["train", "--algo=dqn", f"--env={script}:Docking", "--total-timesteps=300", "--output-dir", run, "--quiet"]
+    assert main([*command, "--set=algo_kwargs.learning_starts=100", "--set=eval.max_episode_steps=20"]) == 0
+
+
+def test_an_exported_policy_acts_without_torch_and_without_us(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    script = str(EXAMPLES / "deploy_onnx.py")
+    finished = finish_python(script, "train", "policy.onnx", "--steps", "500", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"policy.onnx", "policy.onnx.json"}
+    play = (
+        f"import runpy, sys; sys.argv = ['', 'play', 'policy.onnx', '--episodes', '2']; "
+        f"runpy.run_path({script!r}, run_name='__main__'); "
+        "print('imported:', sorted({'torch', 'rl_training'} & set(sys.modules)))"
+    )
+    # A new interpreter: what the helper starts has already imported torch.
+    finished = subprocess.run([sys.executable, "-c", play], cwd=tmp_path, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert "policy: dqn for CartPole-v1, inputs {'obs': " in finished.stdout
+    assert "over 2 episodes\nimported: []" in finished.stdout
 
 
 @pytest.mark.parametrize(

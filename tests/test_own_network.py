@@ -39,7 +39,13 @@ __all__ = ["backend"]  # a fixture
 TRUNK = {"network": "own_networks:make_trunk", "network_kwargs": {"width": 6}}
 #: those with an actor and a critic that need not share an encoder; DrQ-v2's always share one
 ACTOR_CRITICS = [name for name in ALGORITHMS if name not in (*family(QLearning), "drqv2")]
-TINY = {"hidden_sizes": [8], "batch_size": 8, "buffer_size": 150, "learning_starts": 20, "total_timesteps": 60}
+TINY: dict[str, Any] = {
+    "hidden_sizes": [8],
+    "batch_size": 8,
+    "buffer_size": 150,
+    "learning_starts": 20,
+    "total_timesteps": 60,
+}
 
 
 def no_warning(message: str) -> None:

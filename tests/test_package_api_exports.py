@@ -15,8 +15,8 @@ from rl_training.algorithms.config import AlgorithmConfig
 from rl_training.experiment.registry import algorithms, get_algorithm
 
 PROMISED = {
-    "rl_training": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "load_agent"],
-    "rl_training.api": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "ManagedAlgorithm", "load_agent"],
+    "rl_training": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "Callback", "ManagedAlgorithm", "load_agent"],
+    "rl_training.api": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "Callback", "ManagedAlgorithm", "load_agent"],
     "rl_training.algorithms": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "dqn_loss", "drq_loss"],
     "rl_training.data": [
         "FrameReplayBuffer",
@@ -69,7 +69,7 @@ def test_names_with_a_fixed_place(module_name: str, name: str) -> None:
 def test_every_registry_entry_has_all_that_it_names(algo: str) -> None:
     entry = get_algorithm(algo)
     managed = getattr(rl_training, entry.public_name)
-    assert managed is getattr(api, entry.public_name) is getattr(api.algorithms, entry.public_name)
+    assert managed is getattr(api, entry.public_name) is getattr(api.agents, entry.public_name)
     assert issubclass(managed, api.ManagedAlgorithm)
     assert managed.algo_name == entry.name == algo
     assert managed.algorithm_class is entry
@@ -84,7 +84,7 @@ def test_every_registry_entry_has_all_that_it_names(algo: str) -> None:
 
 def test_every_managed_class_is_registered() -> None:
     registered = {entry.public_name for entry in algorithms().values()}
-    assert set(rl_training.__all__) - {"ManagedAlgorithm", "load_agent", "managed"} == registered
+    assert set(rl_training.__all__) - {"Callback", "ManagedAlgorithm", "load_agent", "managed"} == registered
 
 
 def test_an_unknown_attribute_is_an_attribute_error() -> None:

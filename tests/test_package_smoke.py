@@ -42,7 +42,7 @@ def test_the_wheel_holds_what_it_must_and_no_more(wheel: Path) -> None:
         names = set(archive.namelist())
         metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
         entry_points = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
-    assert "rl_training/py.typed" in names
+    assert {"rl_training/py.typed", "rl_training/__init__.pyi"} <= set(names)
     assert {f"rl_training/assets/configs/{name}.yaml" for name in packaged_configs()} <= names
     assert "rl-training = rl_training.cli:main" in entry_points
     assert f"Version: {rl_training.__version__}\n" in metadata
@@ -52,6 +52,7 @@ def test_the_wheel_holds_what_it_must_and_no_more(wheel: Path) -> None:
     assert {name for name in names if name.endswith(".py")} == modules
 
 
+@pytest.mark.slow  # installs it and starts a fresh interpreter
 def test_an_installed_wheel_trains_elsewhere(wheel: Path, tmp_path: Path) -> None:
     target, neutral = tmp_path / "installed", tmp_path / "neutral"
     neutral.mkdir()

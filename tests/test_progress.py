@@ -13,14 +13,14 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from conftest import CLI
-from moments import PATIENCE
+from moments import PATIENCE, finish
 
 from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.hooks import Training
 from rl_training.runtime.progress import BarProgress, LineProgress, Progress, choose_progress
 
 TINY = (
@@ -35,14 +35,19 @@ TINY = (
 )
 
 
-class Steps:
+class Steps(Training):
     """Something to watch."""
 
     def __init__(self, env_steps: int) -> None:
-        self.env_steps = env_steps
+        self.total_timesteps = 1000
+        self.now = env_steps
 
-    def progress_values(self) -> Mapping[str, float]:
-        return {"return": 21.5, "loss": 0.123456}
+    @property
+    def env_steps(self) -> int:
+        return self.now
+
+    def metrics(self) -> dict[str, float]:
+        return {"episodes": 3, "return_mean": 21.5, "loss": 0.123456}
 
 
 def test_lines_show_step_rate_time_left_return_and_loss() -> None:
@@ -51,9 +56,9 @@ def test_lines_show_step_rate_time_left_return_and_loss() -> None:
     progress.seconds = 0.0
     watched = Steps(100)
     with progress:
-        progress.start(watched, 1000)
-        watched.env_steps = 200
-        progress.update(watched)
+        progress.on_start(watched)
+        watched.now = 200
+        progress.update()
     assert re.fullmatch(r"step 200/1000  \d+ steps/s  ETA \d+ s  return 21\.5  loss 0\.1235\n", stream.getvalue())
 
 
@@ -62,11 +67,12 @@ def test_lines_are_printed_at_intervals() -> None:
     progress = LineProgress(stream)
     progress.seconds = 1e9
     with progress:
-        progress.start(Steps(0), 1000)
-        for step in range(1000):
-            progress.update(Steps(step))
+        progress.on_start(watched := Steps(0))
+        for watched.now in range(1000):
+            progress.update()
         assert stream.getvalue() == ""
-        progress.evaluated(Steps(500), EvaluationResult([1.0, 3.0], [10, 10]))
+        watched.now = 500
+        progress.on_evaluation(EvaluationResult([1.0, 3.0], [10, 10]))
     assert stream.getvalue() == "step 500/1000  evaluation: return 2.0 +- 1.0 over 2 episodes\n"
 
 
@@ -89,8 +95,7 @@ def test_choice_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_in_a_pipe_prints_plain_lines(tmp_path: Path) -> None:
-    command = [*CLI, "train", "--config", "dqn/cartpole", *TINY]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    done = finish("train", "--config", "dqn/cartpole", *TINY, cwd=tmp_path)
     assert done.returncode == 0
     assert "\x1b" not in done.stderr
     assert "\r" not in done.stderr

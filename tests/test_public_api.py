@@ -111,8 +111,9 @@ def test_settings_go_where_they_belong() -> None:
     [("learning_rat", "did you mean 'learning_rate'"), ("sede", "did you mean 'seed'"), ("zzzzzz", "choose one of: ")],
 )
 def test_an_unknown_setting_is_named_with_the_nearest(name: str, expected: str) -> None:
+    settings: dict[str, Any] = {name: 1}
     with pytest.raises(ConfigError, match=f"DQN has no setting '{name}'; {expected}"):
-        DQN("CartPole-v1", **{name: 1})
+        DQN("CartPole-v1", **settings)
 
 
 def test_from_config_takes_a_name_a_file_and_settings_on_top(tmp_path: Path) -> None:

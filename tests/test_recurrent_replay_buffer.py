@@ -48,8 +48,8 @@ def check(world: World, whole: bool) -> None:
 @pytest.mark.parametrize("case", OPTIONS)
 def test_sequences_are_those_of_a_walk_through_the_episodes(case: str, end_chance: float) -> None:
     world = World(400, end_chance=end_chance, **OPTIONS[case])
-    for _ in range(40):
-        check(world.run(2), whole=True)
+    for _ in range(16):
+        check(world.run(5), whole=True)
 
 
 @pytest.mark.parametrize("end_chance", [0.0, 0.02, 0.1, 0.4])
@@ -57,8 +57,8 @@ def test_sequences_are_those_of_a_walk_through_the_episodes(case: str, end_chanc
 def test_a_full_buffer_keeps_the_newest(case: str, end_chance: float) -> None:
     capacity = 60
     world = World(capacity, end_chance=end_chance, seed=3, **OPTIONS[case])
-    for _ in range(50):
-        check(world.run(5), whole=False)
+    for _ in range(23):
+        check(world.run(11), whole=False)
     for env, found in enumerate(world.found()):
         steps, length = 0, world.options["sequence_length"] - world.options["overlap"]
         for sequence in found:
@@ -67,7 +67,7 @@ def test_a_full_buffer_keeps_the_newest(case: str, end_chance: float) -> None:
             assert steps >= capacity // 2 - length, env
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.integers(1, 9), st.integers(0, 8), st.integers(0, 8), st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**31),
     st.floats(0.0, 0.6),

@@ -81,8 +81,8 @@ def test_the_figures() -> None:
     ]
     assert summary(records) == ("3 kills, 2 of them while a checkpoint was written; identical: 2; processes left behind: 0")
     lines = [{"step": 1}, {"step": 2}]
-    told = difference({"files": {"a": 1}, "metrics": lines}, {"files": {"a": 2}, "metrics": [{"step": 1}, {"step": 3}]})
-    assert told == "files ['a'], lines of the log [1], 2 of 2 lines"
+    found = difference({"files": {"a": 1}, "metrics": lines}, {"files": {"a": 2}, "metrics": [{"step": 1}, {"step": 3}]})
+    assert found == "files ['a'], lines of the log [1], 2 of 2 lines"
     measured = [{"task": "t", "cpu": "c", "bound": 1.0, "above": True, "value": value} for value in (0.5, 2.0, 3.0)]
     assert margins.table(measured) == [["t", "c", "> 1", "2 of 3", "0.5", "2"]]
 

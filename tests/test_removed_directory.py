@@ -33,20 +33,20 @@ def replace(run: Path) -> None:
 
 @pytest.mark.parametrize("how", [remove, move, replace])
 def test_a_run_whose_directory_is_gone_says_so_and_writes_nothing_more(how: Callable[[Path], None], tmp_path: Path) -> None:
-    """The run is held at a known step until its directory is gone."""
+    """The run is held at a known step until its directory is gone. By then it has begun one checkpoint and no second one, so
+    nothing is written any more once that one is in place."""
     run, place = tmp_path / "run", tmp_path / "place"
     place.mkdir()
     values = tiny_values(
         "dqn",
         env_id="hanging_envs:Hanging-v0",
-        env_kwargs={"place": str(place), "after": 100},
+        env_kwargs={"place": str(place), "after": 60},
         checkpoint={"interval": 40},
     )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
     process = start("train", "--config", str(tmp_path / "config.yaml"), "--output-dir", str(run), "--quiet")
     wait_until(lambda: any(place.iterdir()), process)
     wait_for_checkpoint(run, process)
-    wait_until(lambda: not any((run / "checkpoints").glob(".writing-*")), process)
     how(run)
     kept = sorted(tmp_path.glob("elsewhere/**/*"))
     (place / "go").touch()

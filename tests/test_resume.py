@@ -14,6 +14,7 @@ from conftest import (
     ALGORITHMS,
     EVERY_OPTION,
     OFF_POLICY,
+    REPRESENTATIVES,
     config_fields,
     env_of_tests,
     final_fingerprint,
@@ -76,12 +77,12 @@ CASES: dict[str, tuple[str | None, int, str]] = {
 }
 
 
-#: Worker processes know nothing of algorithms, so one of each kind of replay is enough; ``make test-kill`` takes them all.
-IN_PROCESSES = ("dqn", "drq", "ppo", "r2d2")
+#: Worker processes know nothing of algorithms: one on rollouts and one on a replay are enough; ``make test-kill`` takes all.
+IN_PROCESSES = ("ppo", "r2d2")
 
 
 def resumed(algo: str, case: str) -> Any:
-    rarely = case == "two in processes" and algo not in IN_PROCESSES
+    rarely = algo not in (IN_PROCESSES if case == "two in processes" else REPRESENTATIVES) and case != "random walk x4"
     return pytest.param(algo, case, marks=[pytest.mark.slow] if rarely else [])
 
 

@@ -23,7 +23,8 @@ from rl_training.experiment.checkpoint import (
 )
 from rl_training.experiment.finding import find_checkpoint
 from rl_training.experiment.folder import CheckpointFolder
-from rl_training.experiment.run import ACTING_PARTS, open_run, step_directories
+from rl_training.experiment.layout import ACTING_PARTS
+from rl_training.experiment.run import open_run, step_directories
 from rl_training.runtime.faults import write_fault_report
 from rl_training.runtime.inference import load_policy
 from rl_training.runtime.sessions import resume_training
@@ -69,7 +70,7 @@ def test_no_file_outside_is_written_through_a_link(run: Path, tmp_path: Path, na
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("tensorboard", 2),
+        ("tensorboard", 0),  # no events are written, and training goes on
         ("checkpoints", 2),
         ("checkpoints/set-aside", 2),
         ("checkpoints/.writing-step-0000000250", 0),
@@ -93,7 +94,7 @@ def test_no_directory_outside_is_written_through_a_link(run: Path, tmp_path: Pat
     before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
     assert main(["resume", str(run), "--total-timesteps", "250", "--quiet"]) == code
     assert {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()} == before
-    assert link.is_symlink() == (code == 2)
+    assert link.is_symlink() == (code == 2 or name == "tensorboard")
 
 
 def test_a_fault_report_does_not_follow_a_link(run: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,12 @@ import pytest
 import yaml
 from conftest import env_of_tests, final_fingerprint, settings_of, tiny_config, tiny_values
 from forgery import forge, promptly, put_in_place
-from moments import PATIENCE
+from moments import finish_python
 from safetensors.numpy import load_file, save_file
 
 from rl_training.cli import main
 from rl_training.data import segments
+from rl_training.data.segments import Snapshot
 from rl_training.errors import CheckpointError
 from rl_training.experiment.checkpoint import MANIFEST, verify_checkpoint
 from rl_training.experiment.run import step_directories
@@ -83,6 +83,21 @@ def test_the_first_save_after_a_resume_shares_the_segments_too(finished_run: Pat
     shared = {file.name for file in segments_of(newest)} & {file.name for file in segments_of(resumed_from)}
     assert len(shared) > 3
     assert all((newest / name).samefile(resumed_from / name) for name in shared)
+
+
+def test_a_checkpoint_that_is_not_begun_lets_go_of_the_memory_of_the_replay(tmp_path: Path) -> None:
+    """Otherwise training, which continues in Python, would wait for ever for it to be written."""
+    trainer = start_training(tiny_config("dqn", output_dir=str(tmp_path / "run"), total_timesteps=150), command="test")
+    trainer.train()
+    replay = trainer.learner.snapshot()
+    assert isinstance(replay, Snapshot)
+    assert any(replay.unsaved._left.values())
+    shutil.rmtree(tmp_path / "run")
+    assert trainer.run is not None
+    with pytest.raises(CheckpointError, match="was removed or moved"):
+        trainer.run.save(150, {"replay": replay}, {})
+    assert not any(replay.unsaved._left.values())
+    trainer.close()
 
 
 # ------------------------------------------------------------------------------------------------- damage and forgery
@@ -220,6 +235,8 @@ def test_a_segment_that_is_damaged_in_every_checkpoint_costs_the_replay_and_not_
     trainer = resume_training(run, warn=said.append, total_timesteps=400)
     assert trainer.env_steps == int(newest.name.removeprefix("step-"))
     assert len(trainer.learner.replay) == 0  # type: ignore[attr-defined]
+    assert said[0].endswith("; continuing from it without its replay")
+    assert all(line.endswith("; falling back to the previous checkpoint") for line in said[1:-1])
     assert f"{newest} has a damaged replay, so training continues with an empty one" in said[-1]
     trainer.train()
     trainer.close()
@@ -302,8 +319,7 @@ def write_config(path: Path, algo: str) -> Path:
 
 
 def drive(kill_at: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", DRIVER, str(kill_at), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return finish_python("-c", DRIVER, str(kill_at), *arguments)
 
 
 def kill_at_random_moments(algo: str, times: int, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from rl_training.data.prioritized_recurrent_replay_buffer import PrioritizedRecu
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.recurrent_replay_buffer import RecurrentRecorder, RecurrentReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.data.segments import SegmentedBuffer
+from rl_training.data.segments import Block, SegmentedBuffer, Unsaved
 from rl_training.errors import CheckpointError
 from rl_training.experiment.checkpoint import load_checkpoint, verify_checkpoint, write_checkpoint
 from rl_training.experiment.folder import CheckpointFolder
@@ -416,6 +417,55 @@ def test_rows_are_not_overwritten_before_they_are_saved(make: Make) -> None:
     overtaken.set()
     writer.join()
     assert found == held
+
+
+def operations(block: Block, moment: int) -> int:
+    """Saves the only block that is left before the operation ``moment`` of ``before_writing``, unless that holds the lock.
+    Returns how many operations it has."""
+    unsaved, passed = Unsaved({"a": 10}, [block]), 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal passed
+        if frame.f_code is not Unsaved.before_writing.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            passed += 1
+            if passed == moment and not unsaved._changed._is_owned():  # type: ignore[attr-defined]
+                saving = threading.Thread(target=unsaved.saved, args=(block,))
+                saving.start()
+                saving.join()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        unsaved.before_writing("a", 10)
+    finally:
+        sys.settrace(before)
+    return passed
+
+
+def test_the_last_block_may_be_saved_at_any_moment_while_training_looks_for_it() -> None:
+    block = Block("a", 0, 5)
+    count = operations(block, 0)
+    assert count > 5
+    for moment in range(1, count + 1):
+        operations(block, moment)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_segments_have_the_permissions_of_other_files(umask: int, mode: int, tmp_path: Path) -> None:
+    buffer = KINDS[0](40, 0)
+    fill(buffer, Stream(0), 150)
+    before = os.umask(umask)
+    try:
+        write_checkpoint(tmp_path / "c", {"replay": buffer.snapshot()}, {})
+    finally:
+        os.umask(before)
+    files = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "c").iterdir()}
+    assert any(name.startswith("replay-") for name in files)
+    assert set(files.values()) == {mode}
 
 
 def test_the_memory_of_a_snapshot_is_said() -> None:

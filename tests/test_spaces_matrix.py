@@ -159,7 +159,7 @@ def no_warning(message: str) -> None:
 
 
 @over_matrix
-def test_resume_is_bit_exact(case: Case, tmp_path: Path) -> None:
+def test_a_resumed_run_is_bit_exact_on_any_space(case: Case, tmp_path: Path) -> None:
     options = settings_of(case.algo, {"n_step": 2, "prioritized": True, "buffer_size": 90, "train_freq": 4, "burn_in": 2})
     for name, stops in (("whole", [90]), ("parted", [43, 90])):
         run = tmp_path / name

@@ -254,6 +254,8 @@ def test_what_does_not_fit_a_vector_environment_is_refused() -> None:
     wrapped = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
     with pytest.raises(ConfigError, match=r"vector environment.*wrap its members"):
         DQN(wrapped, wrappers=[{"name": "mask_observation", "indices": [1]}], learning_starts=20).learn(60)
+    with pytest.raises(ConfigError, match=r"env_timeout has no effect on .*, a vector environment.*: leave it out"):
+        DQN(NativeEnv(AutoresetMode.NEXT_STEP), env_timeout=3, learning_starts=20).learn(60)
     silent = NativeEnv(AutoresetMode.NEXT_STEP)
     silent.metadata = {}
     with pytest.raises(ConfigError, match=r"does not say when it resets: set metadata\['autoreset_mode'\]"):

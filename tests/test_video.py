@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import yaml
 from conftest import tiny_values
 from PIL import Image
 
-from rl_training.api.algorithms import DQN, PPO, ManagedAlgorithm
+from rl_training import DQN, PPO, ManagedAlgorithm
 from rl_training.cli import main
 from rl_training.errors import ConfigError
+from rl_training.runtime.film_files import open_film
+from rl_training.runtime.video import Film, as_frame
 
 
 class DrawingEnv(gym.Env[Any, Any]):
@@ -56,7 +59,7 @@ def agent_of(env: Any, **settings: Any) -> ManagedAlgorithm:
 
 def test_a_gif_has_every_step_of_one_episode(tmp_path: Path) -> None:
     film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.gif")
-    assert len(film.frames) == 1 + 7
+    assert film.frames == 1 + 7
     assert (film.seconds, film.cut) == (8 / 20, False)
     assert shades(tmp_path / "a.gif") == [10 * k for k in range(8)]
     assert Image.open(tmp_path / "a.gif").info["duration"] == 50  # milliseconds, as 20 a second
@@ -72,15 +75,58 @@ def test_floats_from_0_to_1_are_filmed_as_bytes_and_other_numbers_refused(tmp_pa
 
 
 def test_small_frames_are_enlarged_pixel_by_pixel(tmp_path: Path) -> None:
-    film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.gif")
-    assert film.frames[0].shape == (12, 16, 3)
+    agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.gif")
     assert Image.open(tmp_path / "a.gif").size == (13 * 16, 13 * 12)
-    film.frames[0][2, 5] = 200
-    large = next(film.enlarged())
+    small = np.zeros((12, 16, 3), np.uint8)
+    small[2, 5] = 200
+    large = as_frame(small)
     assert (large[2 * 13 : 3 * 13, 5 * 13 : 6 * 13] == 200).all()
     assert (large == 200).sum() == 13 * 13 * 3
-    film.frames[0] = np.zeros((150, 200, 3), np.uint8)
-    assert next(film.enlarged()).shape == (150, 200, 3)
+    assert as_frame(np.zeros((150, 200, 3), np.uint8)).shape == (150, 200, 3)
+
+
+@pytest.mark.parametrize("by_column", [False, True], ids=["rows", "columns"])
+def test_a_gif_shows_exactly_what_was_drawn(tmp_path: Path, by_column: bool) -> None:
+    """Each frame holds only what has changed, in memory by rows or, as pygame has it, by columns."""
+    rng = np.random.default_rng(0)
+    frames = [np.full((30, 40, 3), 255, np.uint8)]
+    for k in range(12):
+        frame = frames[-1].copy()
+        top, left = rng.integers(0, 25, 2)
+        if k != 4:  # one frame is like the one before
+            frame[top : top + rng.integers(1, 9), left : left + rng.integers(1, 9)] = rng.integers(0, 256, 3)
+        frames.append(frame)
+    film = open_film(tmp_path / "a.gif", (40, 30), 20.0)
+    for frame in frames:
+        film.add(frame.transpose(1, 0, 2).copy().transpose(1, 0, 2) if by_column else frame)
+    film.close()
+    shown, lasted = [], []
+    image = Image.open(tmp_path / "a.gif")
+    for k in range(image.n_frames):
+        image.seek(k)
+        shown.append(np.asarray(image.convert("RGB")))
+        lasted.append(image.info["duration"])
+    del frames[5]
+    assert lasted == [50] * 4 + [100] + [50] * 7
+    np.testing.assert_array_equal(shown, frames)
+
+
+def test_a_film_takes_no_memory_for_its_frames(tmp_path: Path) -> None:
+    import tracemalloc
+
+    frame = np.zeros((400, 600, 3), np.uint8)
+    for name in ("a.gif", "a.mp4") if find_spec("imageio_ffmpeg") else ("a.gif",):
+        film = Film(tmp_path / name)
+        film.add(frame)
+        tracemalloc.start()
+        for k in range(100):
+            frame[200, k] = 255
+            film.add(frame)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        film.close()
+        assert film.frames == 101
+        assert peak < 8 * frame.nbytes
 
 
 def test_minatar_is_rendered(tmp_path: Path) -> None:
@@ -89,15 +135,16 @@ def test_minatar_is_rendered(tmp_path: Path) -> None:
     film = agent_of("rl_training.envs.minatar:MinAtar/Breakout-v1", wrappers=wrappers, cnn_layers=[[4, 3, 1]]).film(
         tmp_path / "a.gif"
     )
-    assert film.frames[0].shape == (10, 10, 3)
-    assert film.frames[0].max() > 100
-    assert Image.open(tmp_path / "a.gif").size == (200, 200)
+    assert film.frames > 1
+    image = Image.open(tmp_path / "a.gif")
+    assert image.size == (200, 200)
+    assert np.asarray(image.convert("RGB")).max() > 100
 
 
 def test_steps_that_a_wrapper_skips_are_filmed_too(tmp_path: Path) -> None:
     wrappers = [{"name": "action_repeat", "times": 3}]
     film = agent_of(lambda: DrawingEnv(render_mode="rgb_array"), wrappers=wrappers).film(tmp_path / "a.gif")
-    assert len(film.frames) == 1 + 7
+    assert film.frames == 1 + 7
 
 
 def test_an_mp4_has_as_many_frames(tmp_path: Path) -> None:
@@ -105,20 +152,19 @@ def test_an_mp4_has_as_many_frames(tmp_path: Path) -> None:
     film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.mp4")
     frames = ffmpeg.read_frames(str(tmp_path / "a.mp4"))
     assert next(frames)["size"] == (13 * 16, 13 * 12)
-    assert len(list(frames)) == len(film.frames)
+    assert len(list(frames)) == film.frames
 
 
 def test_a_long_episode_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rl_training.runtime.video.MOST_FRAMES", 5)
     film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.gif")
-    assert (len(film.frames), film.cut) == (5, True)
+    assert (film.frames, film.cut) == (5, True)
 
 
 @pytest.mark.parametrize(("agent", "env_id"), [(DQN, "CartPole-v1"), (PPO, "Pendulum-v1")])
 def test_rendering_is_switched_on_for_a_registered_environment(agent: Any, env_id: str, tmp_path: Path) -> None:
     film = agent(env_id, hidden_sizes=(8,)).film(tmp_path / "a.gif")
-    assert film.frames[0].ndim == 3
-    assert len(film.frames) > 5
+    assert film.frames > 5
 
 
 def test_filming_leaves_the_evaluation_as_it_is(tmp_path: Path) -> None:
@@ -126,7 +172,28 @@ def test_filming_leaves_the_evaluation_as_it_is(tmp_path: Path) -> None:
     before = agent.evaluate(3).returns
     film = agent.film(tmp_path / "a.gif")
     assert agent.evaluate(3).returns == before
-    assert len(film.frames) == 1 + before[0]
+    assert film.frames == 1 + before[0]
+
+
+def test_each_seed_has_its_own_episode(tmp_path: Path) -> None:
+    agent = agent_of("CartPole-v1")
+    contents = set()
+    for seed in (7, 8):
+        film = agent.film(tmp_path / "a.gif", seed=seed)
+        assert film.frames == 1 + agent.evaluate(1, seed=seed).returns[0]
+        contents.add((tmp_path / "a.gif").read_bytes())
+    assert len(contents) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk at hand")
+def test_a_full_disk_is_reported() -> None:
+    film = Film(Path("/dev/full"))
+    film.running = True
+    for _ in range(10):
+        film.add(np.random.default_rng(film.frames).integers(0, 256, (200, 200, 3), np.uint8))
+    assert not film.running, "the episode need not be played to its end"
+    with pytest.raises(ConfigError, match="cannot write the video /dev/full: No space left on device"):
+        film.close()
 
 
 @pytest.mark.parametrize(

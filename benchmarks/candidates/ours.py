@@ -17,7 +17,8 @@ from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import PhaseTimer
-from rl_training.runtime.progress import Progress, Watched
+from rl_training.runtime.hooks import Training
+from rl_training.runtime.progress import Progress
 from rl_training.runtime.trainer import Trainer
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch, Transitions
 
@@ -27,13 +28,13 @@ class LoopClock(Progress):
 
     rate: Rate
 
-    def start(self, watched: Watched, total: int) -> None:
-        self._total = total
+    def on_start(self, training: Training) -> None:
+        self._training = training
         self._watch = Stopwatch()
 
-    def update(self, watched: Watched) -> None:
-        if watched.env_steps >= self._total:
-            self.rate = self._watch.rate(watched.env_steps)
+    def update(self) -> None:
+        if self._training.env_steps >= self._training.total_timesteps:
+            self.rate = self._watch.rate(self._training.env_steps)
 
 
 def distribution(settings: DQNSettings | UpdateSettings) -> tuple[str, dict[str, Any]]:

@@ -28,6 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_predict(commands)
     _add_export(commands)
     _add_list_show_plot(commands)
+    _add_report(commands)
     _add_bench(commands)
     return parser
 
@@ -52,6 +53,8 @@ def _add_train(commands: Any) -> None:
         "--config my.yaml --seed 3 --output-dir runs/mine",
         "--algo dqn --env CartPole-v1 --set algo_kwargs.batch_size=128",
         "--algo ppo --env my_env.py:MyEnv",
+        "--config dqn/cartpole --output-dir runs/mine --overwrite",
+        "--config dqn/cartpole --init-from runs/mine/checkpoints/best --output-dir runs/finer",
     )
     train = _command(commands, "train", "train an agent from a config or from scratch", examples)
     train.add_argument("--config", metavar="NAME_OR_PATH", help="a packaged config (see `list`) or a YAML file")
@@ -61,22 +64,27 @@ def _add_train(commands: Any) -> None:
     train.add_argument("--total-timesteps", metavar="N", help="total number of environment steps, such as 1e6")
     train.add_argument("--output-dir", metavar="DIR", help="run directory (default: runs/<algo>-<env>-seed<seed>)")
     train.add_argument("--device", help="cpu, cuda, cuda:0, mps, or auto: the best there is")
+    train.add_argument("--overwrite", action="store_true", help="replace the run that is in the output directory")
     train.add_argument(
-        "--set",
-        dest="overrides",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="override any setting; may be repeated",
+        "--init-from",
+        type=Path,
+        metavar="RUN",
+        help="start from the weights of a run or checkpoint of this algorithm; its environment may differ, not its spaces",
     )
+    _add_set(train, "override any setting; may be repeated")
     train.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
 def _add_resume(commands: Any) -> None:
-    examples = ("runs/mine", "runs/mine --total-timesteps 100000")
+    examples = (
+        "runs/mine",
+        "runs/mine --total-timesteps 100000",
+        "runs/mine --set algo_kwargs.learning_rate=1e-4 --set eval.interval=2000",
+    )
     resume = _command(commands, "resume", "continue a stopped run, bit for bit", examples)
     resume.add_argument("path", type=Path, metavar="RUN", help="a run directory, or a checkpoint in one")
     resume.add_argument("--total-timesteps", type=_positive, metavar="N", help="continue until N steps in total")
+    _add_set(resume, "change a setting on the way, which is recorded; may be repeated (`show ALGO` says which can change)")
     _add_trust(resume)
     resume.add_argument("--quiet", action="store_true", help="do not show progress")
 
@@ -142,12 +150,33 @@ def _add_list_show_plot(commands: Any) -> None:
     summary = "print a config with every default spelled out, or every setting of an algorithm with its meaning"
     show = _command(commands, "show", summary, ("dqn/cartpole", "dqn"))
     show.add_argument("config", metavar="CONFIG", help="a packaged config, a YAML file or an algorithm")
-    examples = ("runs/mine", "runs/dqn-* --output curves.png")
+    examples = ("runs/mine", "runs --output curves.png", "runs/a runs/b --metric loss --smooth 10")
     summary = "plot learning curves; runs that differ only in their seed become a mean with a band"
     plot = _command(commands, "plot", summary, examples)
-    plot.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run directories")
+    plot.add_argument(
+        "paths", type=Path, nargs="+", metavar="RUN", help="run directories, or directories with runs below them"
+    )
+    plot.add_argument(
+        "--metric",
+        default="return",
+        metavar="NAME",
+        help="what to plot, such as loss, train/return_mean or time/steps_per_second (default: the return in evaluations, or "
+        "in training if there are fewer than three)",
+    )
+    plot.add_argument("--smooth", type=_positive, default=1, metavar="N", help="average each point with the N - 1 before it")
+    plot.add_argument("--title", help="default: what the runs have in common")
     plot.set_defaults(trust_modules=False)
     plot.add_argument("--output", type=Path, default=Path("learning_curves.png"), metavar="PNG")
+
+
+def _add_report(commands: Any) -> None:
+    summary = "write runs as one HTML page with curves, settings and tables; it needs no network to be looked at"
+    report = _command(commands, "report", summary, ("runs/mine", "runs --output report.html"))
+    report.add_argument(
+        "paths", type=Path, nargs="+", metavar="RUN", help="run directories, or directories with runs below them"
+    )
+    report.set_defaults(trust_modules=False)
+    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="HTML", help="default: report.html")
 
 
 def _add_bench(commands: Any) -> None:
@@ -168,6 +197,10 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument("--peers-file", type=Path, metavar="YAML", help=f"the peers' settings ({places} none)")
     bench.add_argument("--results", type=Path, metavar="DIR", help=f"results as JSON ({places} the runs directory)")
     bench.add_argument("--page", type=Path, metavar="MD", help=f"tables and curves ({places} a page in the runs directory)")
+
+
+def _add_set(parser: argparse.ArgumentParser, meaning: str) -> None:
+    parser.add_argument("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[], help=meaning)
 
 
 def _add_trust(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import resource
 import shlex
 import sys
 import traceback
@@ -16,7 +15,8 @@ from typing import TextIO
 from rl_training.arguments import make_parser
 from rl_training.commands import looking, training, using
 from rl_training.commands.console import warn
-from rl_training.errors import ConfigError, DivergenceError, EnvironmentFault, RLTrainingError, one_line, shown
+from rl_training.errors import ConfigError, DivergenceError, EnvironmentFault, RLTrainingError, UserCodeError, one_line, shown
+from rl_training.limits import address_limit
 from rl_training.search_path import forget_current_directory, search_current_directory
 from rl_training.tracebacks import frames_of
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.debug:
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
-        if isinstance(error, EnvironmentFault) and error.__cause__ is not None and not arguments.debug:
+        if isinstance(error, EnvironmentFault | UserCodeError) and error.__cause__ is not None and not arguments.debug:
             _print_frames(frames_of(error.__cause__))
         return DIVERGED if isinstance(error, DivergenceError) else USER_ERROR
     except (MemoryError, RuntimeError) as error:
@@ -73,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_frames(frames: list[str]) -> None:
-    """Prints where in the environment its exception was raised."""
+    """Prints where in the user's own code an exception was raised."""
     if frames:
-        print("in the environment (--debug also shows the frames of rl_training and Gymnasium):", file=sys.stderr)
+        print("it was raised here (--debug also shows the frames of rl_training and Gymnasium):", file=sys.stderr)
     for frame in frames:
         print(f"  {frame}", file=sys.stderr)
 
@@ -89,8 +89,8 @@ CANNOT_OPEN = {
 
 
 def _require_address_space() -> None:
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESSES:
+    limit = address_limit()
+    if limit is not None and limit < LEAST_ADDRESSES:
         raise ConfigError(
             f"torch needs {LEAST_ADDRESSES / 1e9:.1f} GB of address space to load, but this process may have "
             f"{limit / 1e9:.1f} GB: raise the limit with ulimit -v"
@@ -117,5 +117,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "list": looking.list_command,
     "show": looking.show_command,
     "plot": looking.plot_command,
+    "report": looking.report_command,
     "bench": looking.bench_command,
 }

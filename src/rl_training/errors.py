@@ -28,6 +28,10 @@ class ConfigError(RLTrainingError):
     """A setting, name or file that cannot be used."""
 
 
+class UserCodeError(ConfigError):
+    """The user's own code raised while a module was imported or an environment was made; ``__cause__`` is what it raised."""
+
+
 class SpaceError(RLTrainingError):
     """An observation or action space that an algorithm cannot use."""
 
@@ -65,6 +69,10 @@ class MissingExtraError(RLTrainingError):
 
 class DivergenceError(RLTrainingError):
     """A loss, weights or actions that are no longer finite numbers."""
+
+
+class HookError(RLTrainingError):
+    """A hook of the user that failed, or that cannot be saved."""
 
 
 class EnvironmentFault(RLTrainingError):
@@ -119,7 +127,7 @@ def shown(value: object) -> str:
 
 
 class RelayedError(RuntimeError):
-    """An exception of another process; its text already names the type."""
+    """An exception of or about another process; its text needs no name of a type."""
 
 
 def described(error: BaseException) -> str:

@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from types import ModuleType
 
-from rl_training.errors import FOREIGN, ConfigError, RLTrainingError, described
+from rl_training.errors import FOREIGN, ConfigError, RLTrainingError, UserCodeError, described
 
 
 def split_name(name: str) -> tuple[str | None, str]:
@@ -35,7 +35,7 @@ def imported(module: str, what: str) -> ModuleType:
     except RLTrainingError:  # for instance a package that is missing
         raise
     except FOREIGN as error:
-        raise ConfigError(
+        raise UserCodeError(
             f"{what}: cannot import the module '{module}' ({_reason(error)}){_advice(module, error)}"
         ) from error
 

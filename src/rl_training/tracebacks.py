@@ -1,4 +1,5 @@
-"""The part of a traceback that belongs to an environment: frames of this package and of Gymnasium's wrappers are left out."""
+"""The part of a traceback that belongs to the user's own code, such as an environment: frames of this package and of
+Gymnasium's wrappers are left out."""
 
 from __future__ import annotations
 
@@ -6,11 +7,18 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from rl_training.errors import RelayedError
+from rl_training.errors import RelayedError, UserCodeError
 
 _OURS = str(Path(__file__).parent)
 #: parts of the paths of frames that say nothing about the environment
-_PASSING_ON = (str(Path("gymnasium", "wrappers")), str(Path("gymnasium", "core.py")), "<frozen ", "multiprocessing")
+_PASSING_ON = (
+    str(Path("gymnasium", "wrappers")),
+    str(Path("gymnasium", "core.py")),
+    str(Path("gymnasium", "envs", "registration.py")),
+    "<frozen ",
+    str(Path("importlib", "__init__.py")),
+    "multiprocessing",
+)
 
 
 class WorkerError(RelayedError):
@@ -22,9 +30,11 @@ class WorkerError(RelayedError):
 
 
 def frames_of(error: BaseException) -> list[str]:
-    """The environment's frames of an exception, outermost first, each with its line of code."""
+    """The user's own frames of an exception, outermost first, each with its line of code."""
     if isinstance(error, WorkerError):
         return error.frames
+    if isinstance(error, UserCodeError) and error.__cause__ is not None:
+        return frames_of(error.__cause__)
     return [
         f'File "{frame.filename}", line {frame.lineno}, in {frame.name}: {frame.line or ""}'.rstrip(": ")
         for frame in traceback.extract_tb(error.__traceback__)

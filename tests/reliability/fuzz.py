@@ -69,8 +69,8 @@ def try_batch(kind: str, first: int, count: int, runs: dict[str, Path], place: P
 def run_batch(kind: str, first: int, count: int, runs: dict[str, Path], place: Path) -> tuple[int, list[dict[str, Any]]]:
     """The number of examples tried and what was wrong, a crash or a hang of the process included."""
     ended = in_a_process(partial(try_batch, kind, first, count, runs, place), place / "log", patience=300)
-    tried = [told["trying"] for told in ended.told if "trying" in told]
-    findings = [told for told in ended.told if "wrong" in told]
+    tried = [reported["trying"] for reported in ended.reported if "trying" in reported]
+    findings = [reported for reported in ended.reported if "wrong" in reported]
     if ended.code != 0 or "Traceback" in ended.printed:  # of the process itself, or of a worker process
         number = tried[-1] if tried else first
         findings.append({"number": number, "example": "", "wrong": f"exit code {ended.code}: {ended.printed[-2000:]}"})
@@ -97,7 +97,7 @@ def play(examples: int, only: str | None) -> int:
         (place / "runs").mkdir()
         made = in_a_process(make, place / "log")
         assert made.code == 0, made.printed
-        runs = {key: Path(path) for key, path in made.told[0].items()}
+        runs = {key: Path(path) for key, path in made.reported[0].items()}
         numbers, found = next_numbers(), 0
         for kind, share in SHARES.items():
             left = examples if only == kind else 0 if only else examples * share // 100

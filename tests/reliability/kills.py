@@ -191,7 +191,7 @@ def can_be_compiled(case: Case) -> bool:
         return 0
 
     with tempfile.TemporaryDirectory() as folder:
-        return bool(in_a_process(ask, Path(folder) / "log").told[0])
+        return bool(in_a_process(ask, Path(folder) / "log").reported[0])
 
 
 def draw_moment(rng: random.Random, progress: Progress) -> Moment:
@@ -222,7 +222,7 @@ def play_round(case: Case, number: int, folder: Path, runs: int = RUNS_OF_A_CASE
     whole = in_a_process(train_and_count, folder / "log")
     if whole.code != 0:
         raise RuntimeError(f"{case} cannot be trained: {whole.printed}")
-    expected, progress = final_fingerprint(folder / "whole"), Progress(**whole.told[0])
+    expected, progress = final_fingerprint(folder / "whole"), Progress(**whole.reported[0])
     rng = random.Random(f"moments {number}")
     return [kill_a_run(case, number, index, config, folder, rng, progress, expected) for index in range(runs)]
 
@@ -245,7 +245,7 @@ def kill_a_run(
         said += ended.printed
         if moment is None or ended.code != -signal.SIGKILL:
             break  # a run that is over before the moment is no kill
-        kills.append({**asdict(moment), **ended.told[0], "orphans": ended.orphans})
+        kills.append({**asdict(moment), **ended.reported[0], "orphans": ended.orphans})
     if ended.code != 0:
         outcome = f"exit code {ended.code}"
     else:

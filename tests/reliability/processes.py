@@ -19,16 +19,16 @@ from moments import PATIENCE
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended, what it told, what it printed, and whether processes of its own outlived it."""
+    """How a process ended, what it reported, what it printed, and whether processes of its own outlived it."""
 
     code: int
-    told: list[Any]
+    reported: list[Any]
     printed: str
     orphans: bool
 
 
 class Teller:
-    """Tells the parent something, at once."""
+    """Reports to the parent, at once."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -41,16 +41,16 @@ class Teller:
 
 def in_a_process(work: Callable[[Teller], int], log: Path, patience: float = PATIENCE) -> Ended:
     """Runs the work in a process with a session of its own; its result is the exit code. Waits until all of its processes
-    have ended. A process that tells nothing and does not end within the patience is killed: its exit code is -9."""
+    have ended. A process that reports nothing and does not end within the patience is killed: its exit code is -9."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reader)
         _child(work, log, writer)
     os.close(writer)
-    told, status = _listen(pid, reader, patience)
+    reported, status = _listen(pid, reader, patience)
     orphans = _wait_for_group(pid)
-    return Ended(os.waitstatus_to_exitcode(status), told, log.read_text(errors="replace"), orphans)
+    return Ended(os.waitstatus_to_exitcode(status), reported, log.read_text(errors="replace"), orphans)
 
 
 def _child(work: Callable[[Teller], int], log: Path, descriptor: int) -> None:

@@ -6,6 +6,7 @@ does not run again, so everything it reads or changes must be a tensor that is p
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -30,11 +31,14 @@ class CompiledGraph:
         self._function, self._groups = function, {name: len(tensors) for name, tensors in state.items()}
         self._state = [tensor for tensors in state.values() for tensor in tensors]
         self._graphs: dict[Any, Callable[..., Sequence[Tensor]]] = {}
+        self._last: tuple[Sequence[Tensor], Callable[..., Sequence[Tensor]]] | None = None  # the last batch and its graph
 
     def __call__(self, batch: Sequence[Tensor]) -> Sequence[Tensor]:
-        graph = self._graphs.get(_layout(batch)) or self.prepare(batch)
+        # A replay reuses the memory of its batches: the same tensors have the same shapes.
+        if self._last is None or not all(map(operator.is_, batch, self._last[0])):
+            self._last = batch, self._graphs.get(_layout(batch)) or self.prepare(batch)
         with torch.no_grad():
-            return graph(*self._state, *batch)
+            return self._last[1](*self._state, *batch)
 
     def prepare(self, batch: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
         """Compiles the graph for batches shaped like this one. Neither the state nor the batch is changed."""

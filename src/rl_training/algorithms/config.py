@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from itertools import pairwise
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
-    JsonValue,
     PlainSerializer,
     PlainValidator,
     Tag,
@@ -23,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel
 from rl_training.models.cnn.nature import NATURE_LAYERS
 from rl_training.models.custom import CustomNetwork, NetworkReference, PythonNetwork, reference_to
 from rl_training.models.mlp import Activation, Style
@@ -57,65 +55,6 @@ Decay = Annotated[Number, Field(ge=0.0, lt=1.0)]
 NonNegative = Annotated[Number, Field(ge=0.0)]
 #: filters, kernel and stride of each convolution
 ConvLayers = tuple[tuple[Positive, Positive, Positive], ...]
-
-
-_RENAMED_FROM = "renamed_from"
-
-
-def renamed_from(*old: str) -> dict[str, JsonValue]:
-    """Declares a setting's old names, which still work: ``Field(0.99, json_schema_extra=renamed_from("discount"))``."""
-    return {_RENAMED_FROM: [*old]}
-
-
-def old_names(model: type[BaseModel]) -> dict[str, str]:
-    """Maps the old names of a model's settings to their current names. A subclass that redefines a setting keeps them."""
-    names: dict[str, str] = {}
-    for base in model.__mro__:
-        if issubclass(base, BaseModel):
-            for name, field in base.model_fields.items():
-                extra = field.json_schema_extra
-                former = extra.get(_RENAMED_FROM) if isinstance(extra, dict) else None
-                for old in former if isinstance(former, list) else ():
-                    if names.setdefault(str(old), name) != name:
-                        raise TypeError(f"{model.__name__}: '{old}' is the old name of both '{names[str(old)]}' and '{name}'")
-    return names
-
-
-def current_name(model: type[BaseModel], name: str) -> str:
-    """The current name of a setting. An old name gives a warning; any other name is returned unchanged."""
-    current = old_names(model).get(name, name)
-    if current != name:
-        warnings.warn(f"the setting '{name}' is now called '{current}'; use that name", UserWarning, stacklevel=2)
-    return current
-
-
-def with_current_names(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a model's settings under their current names."""
-    values: dict[str, Any] = {}
-    given_as: dict[str, str] = {}
-    for name, value in data.items():
-        current = current_name(model, name)
-        if current in values:
-            raise ValueError(f"'{current}' is given twice: as '{given_as[current]}' and as '{name}'; keep only '{current}'")
-        values[current], given_as[current] = value, name
-    return values
-
-
-class StrictModel(BaseModel):
-    """Rejects unknown keys and NaN, accepts old names of settings, and is immutable after validation."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        for old, new in old_names(cls).items():
-            if old in cls.model_fields:
-                raise TypeError(f"{cls.__name__}: '{old}' is both an old name of '{new}' and a setting")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_old_names(cls, data: Any) -> Any:
-        return with_current_names(cls, data) if isinstance(data, Mapping) else data
 
 
 def _network(value: Any) -> NetworkReference | None:
@@ -233,11 +172,17 @@ class AlgorithmConfig(StrictModel):
     """Settings of every algorithm."""
 
     gamma: Fraction = Field(0.99, description="discount factor")
-    learning_rate: ScheduledPositive = Field(1e-3, description="the optimiser's learning rate, a number or a schedule")
-    final_learning_rate: PositiveNumber | None = Field(
-        None, description="short form of a linear schedule: learning rate at its end; null: as learning_rate says"
+    learning_rate: ScheduledPositive = Field(
+        1e-3, description="the optimiser's learning rate, a number or a schedule", json_schema_extra=MAY_CHANGE
     )
-    learning_rate_decay_steps: Count = Field(0, description="env steps over which the learning rate decays")
+    final_learning_rate: PositiveNumber | None = Field(
+        None,
+        description="short form of a linear schedule: learning rate at its end; null: as learning_rate says",
+        json_schema_extra=MAY_CHANGE,
+    )
+    learning_rate_decay_steps: Count = Field(
+        0, description="env steps over which the learning rate decays", json_schema_extra=MAY_CHANGE
+    )
     optimizer: Literal["adam", "adamw", "rmsprop"] = Field("adam", description="adam, adamw or rmsprop, as in PyTorch")
     adam_eps: PositiveNumber = Field(1e-8, description="epsilon of the optimiser, whichever it is")
     adam_betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="decay of Adam's two moving averages")
@@ -247,7 +192,9 @@ class AlgorithmConfig(StrictModel):
     weight_decay: NonNegative | None = Field(
         None, description="weight decay: decoupled in adamw, in the gradient otherwise; null: 0.01 in adamw, 0 otherwise"
     )
-    max_grad_norm: PositiveNumber | None = Field(10.0, description="clip gradients to this norm; null: no clipping")
+    max_grad_norm: PositiveNumber | None = Field(
+        10.0, description="clip gradients to this norm; null: no clipping", json_schema_extra=MAY_CHANGE
+    )
 
     activation: Activation = Field("relu", description="activation of the dense hidden layers")
     layer_norm: bool = Field(False, description="normalise the inputs of each of these activations")
@@ -276,6 +223,11 @@ class AlgorithmConfig(StrictModel):
     def learning_rate_schedule(self) -> Schedule:
         """The learning rate as a function of the env steps."""
         return decaying(self.learning_rate, self.final_learning_rate, self.learning_rate_decay_steps)
+
+    @classmethod
+    def replaced_by(cls, given: Set[str]) -> Set[str]:
+        """The settings that those which are given in a change take the place of; they go back to their defaults."""
+        return frozenset()
 
     def updates_in(self, total_timesteps: int, num_envs: int) -> int:
         """The number of updates in a run of this many env steps."""
@@ -375,7 +327,9 @@ class ActorCriticConfig(ImageConfig, OnPolicyConfig):
     adam_eps: PositiveNumber = Field(1e-5, description="epsilon of the optimiser, whichever it is")
     max_grad_norm: PositiveNumber | None = Field(0.5, description="clip gradients to this norm; null: no clipping")
     gae_lambda: Fraction = Field(0.95, description="lambda of generalised advantage estimation")
-    entropy_coef: ScheduledNonNegative = Field(0.0, description="weight of the entropy bonus, a number or a schedule")
+    entropy_coef: ScheduledNonNegative = Field(
+        0.0, description="weight of the entropy bonus, a number or a schedule", json_schema_extra=MAY_CHANGE
+    )
     value_coef: NonNegative = Field(0.5, description="weight of the value loss")
     normalize_advantage: bool = Field(True, description="standardise the advantages of each minibatch")
     normalize_observations: bool = Field(False, description="standardise observations with a running mean and std")

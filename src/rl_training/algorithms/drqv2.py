@@ -11,6 +11,7 @@ from rl_training.algorithms.config import Count, Number, Positive, PositiveNumbe
 from rl_training.algorithms.continuous import NoisyPolicy, custom_encoder, noisy_action
 from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
 from rl_training.algorithms.sac import twin_critic_loss
+from rl_training.algorithms.strict_model import MAY_CHANGE
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.models.cnn import CNNDrQv2Model
 from rl_training.models.mlp import Style
@@ -29,9 +30,13 @@ class DrQv2Config(PixelConfig):
     n_step: Positive = Field(3, description="rewards summed in one transition")
     learning_starts: Count = Field(2_000, description="env steps of random acting before the first update")
     train_freq: Positive = Field(2, description="env steps between training phases")
-    initial_noise: Number = Field(1.0, ge=0.0, description="initial standard deviation of the exploration noise")
-    final_noise: Number = Field(0.1, ge=0.0, description="final standard deviation of the exploration noise")
-    noise_steps: Count = Field(500_000, description="env steps over which the noise decays")
+    initial_noise: Number = Field(
+        1.0, ge=0.0, description="initial standard deviation of the exploration noise", json_schema_extra=MAY_CHANGE
+    )
+    final_noise: Number = Field(
+        0.1, ge=0.0, description="final standard deviation of the exploration noise", json_schema_extra=MAY_CHANGE
+    )
+    noise_steps: Count = Field(500_000, description="env steps over which the noise decays", json_schema_extra=MAY_CHANGE)
     noise_clip: PositiveNumber = Field(0.3, description="clip the noise on actions in an update to +-x")
 
     def noise_schedule(self) -> LinearSchedule:

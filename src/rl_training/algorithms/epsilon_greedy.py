@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig, ScheduledFraction, decaying
 from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
+from rl_training.algorithms.strict_model import MAY_CHANGE
 from rl_training.models.action_head import index_to_env
 from rl_training.models.observation import encode_observation
 from rl_training.models.value_network import ValueNetwork
@@ -22,12 +24,22 @@ from rl_training.types import Array, PolicyOutput, SpaceSpec
 class EpsilonGreedyConfig(OffPolicyConfig):
     """Settings of every algorithm that explores epsilon-greedily."""
 
-    exploration_initial_eps: Fraction = Field(1.0, description="initial epsilon")
-    exploration_final_eps: Fraction = Field(0.05, description="final epsilon")
-    exploration_steps: Count = Field(10_000, description="env steps over which epsilon decays")
+    exploration_initial_eps: Fraction = Field(1.0, description="initial epsilon", json_schema_extra=MAY_CHANGE)
+    exploration_final_eps: Fraction = Field(0.05, description="final epsilon", json_schema_extra=MAY_CHANGE)
+    exploration_steps: Count = Field(10_000, description="env steps over which epsilon decays", json_schema_extra=MAY_CHANGE)
     epsilon: ScheduledFraction | None = Field(
-        None, description="epsilon, a number or a schedule, instead of the linear decay of the exploration_* settings"
+        None,
+        description="epsilon, a number or a schedule, instead of the linear decay of the exploration_* settings",
+        json_schema_extra=MAY_CHANGE,
     )
+
+    DECAY: ClassVar = ("exploration_initial_eps", "exploration_final_eps", "exploration_steps")
+
+    @classmethod
+    def replaced_by(cls, given: Set[str]) -> Set[str]:
+        if "epsilon" in given:
+            return {*cls.DECAY} - given
+        return {"epsilon"} if given & {*cls.DECAY} else frozenset()
 
     def epsilon_schedule(self) -> Schedule:
         """Epsilon as a function of the env steps, after the warm-up."""
@@ -37,8 +49,7 @@ class EpsilonGreedyConfig(OffPolicyConfig):
 
     @model_validator(mode="after")
     def _one_epsilon(self) -> EpsilonGreedyConfig:
-        decay = ("exploration_initial_eps", "exploration_final_eps", "exploration_steps")
-        changed = [name for name in decay if getattr(self, name) != type(self).model_fields[name].default]
+        changed = [name for name in self.DECAY if getattr(self, name) != type(self).model_fields[name].default]
         if self.epsilon is not None and changed:
             raise ValueError(f"epsilon replaces the linear decay: leave out {' and '.join(changed)}")
         return self

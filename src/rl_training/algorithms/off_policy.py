@@ -10,8 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.config import Fraction, OffPolicyConfig, Positive, PositiveNumber, ScheduledPositive, StrictModel
+from rl_training.algorithms.config import Fraction, OffPolicyConfig, Positive, PositiveNumber, ScheduledPositive
 from rl_training.algorithms.optimizer import FlatOptimizer, make_optimizer, place_parameters
+from rl_training.algorithms.strict_model import StrictModel
 from rl_training.algorithms.update import Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import Replay
 from rl_training.data.transition_replay import make_transition_replay

@@ -86,7 +86,7 @@ class Policy(ABC):
 
     def next_carry(self, carry: Carry, step: Step) -> Carry:
         """The carry to act on next, from the carry that ``act`` returned and the step that followed."""
-        return self.reset_carry(self.note_reward(carry, step.reward), step.ended)
+        return self.reset_carry(self.note_reward(carry, step.reward), step.ended) if carry else carry
 
     def parameters_moved(self) -> None:
         """Called when the parameters have moved to new memory: cached views of them must be dropped."""

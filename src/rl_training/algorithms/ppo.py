@@ -19,6 +19,7 @@ from rl_training.algorithms.config import (
     require_decay,
 )
 from rl_training.algorithms.on_policy import ActorCriticAlgorithm, Evaluated, MinibatchInput, Recorded
+from rl_training.algorithms.strict_model import MAY_CHANGE
 from rl_training.algorithms.update import Known, Stage, StageLoss
 from rl_training.schedules import Schedule
 
@@ -30,11 +31,17 @@ class ClippedConfig(ActorCriticConfig):
 
     n_epochs: Positive = Field(4, description="passes over a rollout")
     n_minibatches: Positive = Field(4, description="updates in one pass")
-    clip_range: ScheduledPositive = Field(0.2, description="clip the probability ratio to 1 +- x, a number or a schedule")
-    final_clip_range: PositiveNumber | None = Field(
-        None, description="short form of a linear schedule: clip_range at its end; null: as clip_range says"
+    clip_range: ScheduledPositive = Field(
+        0.2, description="clip the probability ratio to 1 +- x, a number or a schedule", json_schema_extra=MAY_CHANGE
     )
-    clip_range_decay_steps: Count = Field(0, description="env steps over which clip_range decays")
+    final_clip_range: PositiveNumber | None = Field(
+        None,
+        description="short form of a linear schedule: clip_range at its end; null: as clip_range says",
+        json_schema_extra=MAY_CHANGE,
+    )
+    clip_range_decay_steps: Count = Field(
+        0, description="env steps over which clip_range decays", json_schema_extra=MAY_CHANGE
+    )
     clip_value: PositiveNumber | None = Field(None, description="clip the change of the value to +-x; null: no clipping")
     target_kl: PositiveNumber | None = Field(
         None, description="end a training phase early when the KL divergence exceeds this; null: no early stopping"
@@ -95,12 +102,13 @@ def ppo_loss(
     if isinstance(entropy_coef, Tensor) or entropy_coef:
         loss = loss - entropy_coef * entropy
     with torch.no_grad():
+        change = ratio - 1.0
         metrics = {
             "policy_loss": -surrogate.detach(),
             "value_loss": value_loss.detach(),
             "entropy": entropy.detach(),
-            "approx_kl": (ratio - 1.0) - log_ratio,  # never negative; http://joschu.net/blog/kl-approx.html
-            "clip_fraction": ((ratio - 1.0).abs() > clip_range).float(),
+            "approx_kl": change - log_ratio,  # never negative; http://joschu.net/blog/kl-approx.html
+            "clip_fraction": (change.abs() > clip_range).float(),
         }
     return StageLoss(loss, metrics)
 

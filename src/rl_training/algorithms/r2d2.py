@@ -16,6 +16,7 @@ from rl_training.algorithms.recurrent_value import (
     RecurrentValueConfig,
     network_options,
 )
+from rl_training.algorithms.strict_model import MAY_CHANGE
 from rl_training.data import PrioritizedRecurrentReplayBuffer, cutting_problem
 from rl_training.models import LSTMQNetwork
 from rl_training.schedules import Schedule, importance_exponent
@@ -33,9 +34,13 @@ class R2D2Config(RecurrentValueConfig):
     double: bool = Field(True, description="choose the bootstrap action with the online network")
     n_step: Positive = Field(5, description="rewards summed in one target")
     priority_alpha: Fraction = Field(0.9, description="exponent of the priorities; 0: uniform sampling")
-    priority_beta: Fraction = Field(0.6, description="initial importance-sampling exponent; 0: no correction")
+    priority_beta: Fraction = Field(
+        0.6, description="initial importance-sampling exponent; 0: no correction", json_schema_extra=MAY_CHANGE
+    )
     priority_beta_steps: Count = Field(
-        0, description="env steps over which the importance-sampling exponent grows to 1; 0: constant"
+        0,
+        description="env steps over which the importance-sampling exponent grows to 1; 0: constant",
+        json_schema_extra=MAY_CHANGE,
     )
     priority_eta: Fraction = Field(0.9, description="weight of the maximum TD error in a priority; the mean has the rest")
     burn_in: Count = Field(0, description="steps before each sequence that only warm up the LSTM's state")

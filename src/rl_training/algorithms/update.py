@@ -84,6 +84,10 @@ class TargetNetwork:
         self.source = optimizer.parameters
         self.tau, self.every = tau, every
 
+    def share(self, number: int) -> float:
+        """The share in the update with this number; 0 if none is due."""
+        return 0.0 if number % self.every else self.tau
+
     def follow(self, vector: Tensor, source: Tensor, tau: float | Tensor) -> None:
         """Moves ``vector`` towards ``source`` by the share ``tau``."""
         followed = source if len(source) == len(vector) else source[-len(vector) :]
@@ -111,6 +115,7 @@ class Update(Generic[InputT]):
         self.updates = 0
         self._stages, self._schedules, self._targets = list(stages), dict(schedules), dict(targets or {})
         self._always_due = all(stage.every == 1 for stage in self._stages)
+        self._draws = any(stage.draws for stage in self._stages)
         self._networks = list(networks)
         self._rng = rng
         self._device = self._stages[0].optimizer.parameters.device
@@ -138,17 +143,19 @@ class Update(Generic[InputT]):
         number = self.updates + 1
         stages = self._stages if self._always_due else [stage for stage in self._stages if number % stage.every == 0]
         known: dict[str, Any] = self.scheduled(env_steps)
-        draws = self.draw(inputs, stages)
-        shares = {name: 0.0 if number % target.every else target.tau for name, target in self._targets.items()}
+        draws = self.draw(inputs, stages) if self._draws else {}
         if self._compiled:
             compiled = self._compiled[tuple(stage.name for stage in stages)]
+            shares = {name: target.share(number) for name, target in self._targets.items()}
             return self._finish(compiled(inputs, draws, known, shares))
-        done = _run_stages(stages, {**known, **draws}, partial(_descend, inputs))
+        known.update(draws)
+        done = _run_stages(stages, known, partial(_descend, inputs))
         if done is None:
             return None
-        for name, target in self._targets.items():
-            if shares[name]:
-                target.follow(target.vector, target.source, shares[name])
+        for target in self._targets.values():
+            share = target.share(number)
+            if share:
+                target.follow(target.vector, target.source, share)
         return self._finish(done)
 
     def draw(self, inputs: InputT, stages: Sequence[Stage[InputT]] | None = None) -> dict[str, Tensor]:
@@ -225,16 +232,17 @@ class Update(Generic[InputT]):
 
 def _run_stages(
     stages: Sequence[Stage[InputT]],
-    known: Mapping[str, Any],
+    known: dict[str, Any],
     descend: Callable[[Stage[InputT], Known], StageLoss | None],
 ) -> dict[str, StageLoss] | None:
-    """Runs the stages in order, each with the results of the earlier ones; None if one stopped the update."""
-    known, done = dict(known), {}
+    """Runs the stages in order and adds the results of each to ``known``; None if one stopped the update."""
+    done = {}
     for stage in stages:
         output = descend(stage, known)
         if output is None:
             return None
-        known |= {**output.metrics, **output.kept}
+        known.update(output.metrics)
+        known.update(output.kept)
         done[stage.name] = output
     return done
 
@@ -252,7 +260,10 @@ def _descend(inputs: InputT, stage: Stage[InputT], known: Known) -> StageLoss | 
 
 def _detached(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Without the graph that led to them, so that later stages cannot reach back into it."""
-    return {name: tensor.detach() if tensor.requires_grad else tensor for name, tensor in tensors.items()}
+    for tensor in tensors.values():
+        if tensor.requires_grad:
+            return {name: tensor.detach() for name, tensor in tensors.items()}
+    return tensors
 
 
 class _CompiledStages(Generic[InputT]):
@@ -333,7 +344,7 @@ class _CompiledStages(Generic[InputT]):
         inputs = self._make_inputs(*fields)
         settings = dict(zip(self._settings, state["settings"], strict=True))
         rate = settings["learning_rate"]
-        known = {name: value.float() for name, value in settings.items()}
+        known: dict[str, Any] = {name: value.float() for name, value in settings.items()}
         known.update(zip(self._draws, tensors[split:], strict=True))
 
         def descend(stage: Stage[InputT], known: Known) -> StageLoss:

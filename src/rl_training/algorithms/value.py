@@ -14,6 +14,7 @@ from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.config import Count, Fraction, ImageConfig, Positive
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyConfig, EpsilonGreedyPolicy, EpsilonPolicy
 from rl_training.algorithms.optimizer import make_optimizer
+from rl_training.algorithms.strict_model import MAY_CHANGE
 from rl_training.algorithms.update import NOTHING, Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import BatchT, Replay
 from rl_training.data.transition_replay import make_transition_replay
@@ -48,9 +49,13 @@ class ValueConfig(ImageConfig, QLearningConfig):
     n_step: Positive = Field(1, description="rewards summed in one transition")
     prioritized: bool = Field(False, description="sample by priority instead of uniformly")
     priority_alpha: Fraction = Field(0.5, description="exponent of the priorities; 0: uniform sampling")
-    priority_beta: Fraction = Field(0.4, description="initial importance-sampling exponent; 0: no correction")
+    priority_beta: Fraction = Field(
+        0.4, description="initial importance-sampling exponent; 0: no correction", json_schema_extra=MAY_CHANGE
+    )
     priority_beta_steps: Count = Field(
-        50_000, description="env steps over which the importance-sampling exponent grows to 1; 0: constant"
+        50_000,
+        description="env steps over which the importance-sampling exponent grows to 1; 0: constant",
+        json_schema_extra=MAY_CHANGE,
     )
 
 

@@ -7,35 +7,39 @@ action, state = agent.predict(obs)
 
 from __future__ import annotations
 
-import functools
 import signal
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import Self
 
-from rl_training.algorithms.config import old_names
 from rl_training.algorithms.policy import Policy
+from rl_training.algorithms.strict_model import old_names
 from rl_training.api.environments import EnvLike, describe_env, evaluate_apart, factory_of, require_spaces
+from rl_training.api.signatures import IMPLIED
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.errors import ConfigError, DivergenceError, did_you_mean
+from rl_training.experiment.changes import with_settings
 from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.config import TrainConfig, load_config_data, rename_old, resolve_config
 from rl_training.experiment.finding import run_of
-from rl_training.experiment.registry import AlgorithmClass, algorithms, built_in, get_algorithm, name_of
-from rl_training.experiment.run import TRAINING_PARTS, Run
+from rl_training.experiment.layout import TRAINING_PARTS
+from rl_training.experiment.registry import AlgorithmClass, get_algorithm
+from rl_training.experiment.run import Run
 from rl_training.experiment.trust import Trust
 from rl_training.models.custom import NetworkFunction
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.export import export_policy
+from rl_training.runtime.hooks import require_hooks
 from rl_training.runtime.inference import load_policy, predict, save_policy
+from rl_training.runtime.initial import start_from, use_weights
 from rl_training.runtime.progress import Progress, choose_progress
 from rl_training.runtime.sessions import resume_training
 from rl_training.runtime.trainer import Trainer, TrainResult
@@ -43,7 +47,8 @@ from rl_training.runtime.video import Film, film_episode
 from rl_training.types import Array, Carry
 
 
-def _warn(message: str) -> None:
+def warn_caller(message: str) -> None:
+    """Warns of something at the line that called a method of an agent."""
     warnings.warn(message, stacklevel=3)
 
 
@@ -54,13 +59,16 @@ class ManagedAlgorithm:
     nothing until ``save`` is called.
     """
 
+    _init_from: str | Path | None
     algo_name: ClassVar[str]
     algorithm_class: ClassVar[AlgorithmClass]
 
-    def __init__(self, env: EnvLike, **settings: Any) -> None:
+    def __init__(
+        self, env: EnvLike, *, init_from: str | Path | None = None, overwrite: bool = False, **settings: Any
+    ) -> None:
         values, factory = describe_env(env)
         self._set_up(resolve_config({"algo": self.algo_name, **values, **self._sort(settings)}), factory)
-        self._evaluates = "eval" in settings
+        self._evaluates, self._overwrite, self._init_from = "eval" in settings, overwrite, init_from
 
     def _set_up(self, config: TrainConfig, factory: EnvFactory | None) -> None:
         self.config = config
@@ -71,6 +79,7 @@ class ManagedAlgorithm:
         self._checkpoint: Path | None = None
         self._closed = False
         self._evaluates = False  # at the end of ``learn``
+        self._init_from, self._overwrite = None, False
         self._divergence: str | None = None  # why the policy cannot be used
         self._trust: Trust | None = None  # of a loaded agent, whose config is not the user's own
         self._predict_rng = RandomStreams(config.seed)["predict"]
@@ -80,7 +89,7 @@ class ManagedAlgorithm:
         """Sorts settings into a config, under their current names: the run's at the top level, the algorithm's under
         ``algo_kwargs``."""
         config_class = cls.algorithm_class.config_class
-        common = set(TrainConfig.model_fields) - {"algo", "env_id", "algo_kwargs"}
+        common = set(TrainConfig.model_fields) - IMPLIED
         own = set(config_class.model_fields)
         on_top = common | {old for old, new in old_names(TrainConfig).items() if new in common and old not in own}
         below = own | (set(old_names(config_class)) - common)
@@ -94,7 +103,15 @@ class ManagedAlgorithm:
         return values
 
     @classmethod
-    def from_config(cls, name_or_path: str, env: EnvLike | None = None, **settings: Any) -> Self:
+    def from_config(
+        cls,
+        name_or_path: str,
+        env: EnvLike | None = None,
+        *,
+        init_from: str | Path | None = None,
+        overwrite: bool = False,
+        **settings: Any,
+    ) -> Self:
         """An agent from a packaged config or a YAML file; ``settings`` override its values."""
         data = load_config_data(name_or_path)
         if "algo" not in data or get_algorithm(str(data["algo"])) is not cls.algorithm_class:
@@ -108,19 +125,27 @@ class ManagedAlgorithm:
         agent = cls.__new__(cls)
         agent._set_up(resolve_config({**data, **sorted_settings, "algo_kwargs": algo_kwargs}), factory)
         agent._evaluates = "eval" in data or "eval" in settings
+        agent._init_from, agent._overwrite = init_from, overwrite
         return agent
 
     def learn(
-        self, total_timesteps: int | None = None, *, progress: bool | None = None, evaluate: bool | None = None
+        self,
+        total_timesteps: int | None = None,
+        *,
+        progress: bool | None = None,
+        evaluate: bool | None = None,
+        callbacks: Iterable[object] = (),
     ) -> Self:
         """Trains until the agent has seen ``total_timesteps`` env steps in all, including earlier calls.
 
         ``progress`` shows how far it is; by default it does so on a terminal. ``evaluate`` evaluates the policy at the end
-        (``result.evaluation``); by default only if the settings have ``eval``, or if it continues a run.
+        (``result.evaluation``); by default only if the settings have ``eval``, or if it continues a run. ``callbacks`` are
+        hooks, objects with some of the methods of ``Callback``; if one asked to stop, ``result.stopped_by`` names it.
         Ctrl-C finishes the step, saves if there is a run directory, and raises ``KeyboardInterrupt``.
         """
         if self._closed:
             raise ConfigError("the agent is closed and cannot learn; load or resume it again")
+        hooks = require_hooks(callbacks)
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
         asked = self._config_for(total)
         started = self._trainer is not None and self._trainer.env_steps > 0
@@ -128,19 +153,21 @@ class ManagedAlgorithm:
             self.config = asked
         trainer = self._get_trainer()
         if trainer.env_steps >= total:
-            _warn(
+            warn_caller(
                 f"the agent has already seen {trainer.env_steps} steps; total_timesteps includes these, so pass a "
                 "larger number to train further"
             )
         if trainer.run is None and self.config.output_dir is not None:
             trainer.require_room_to_save()
-            trainer.run = Run.create(self.config, f"{type(self).__name__}.learn")
+            command = f"{type(self).__name__}.learn"
+            trainer.run = Run.create(self.config, command, overwrite=self._overwrite, initial=trainer.initial)
         elif trainer.run is not None:
-            trainer.run.extend(self.config.total_timesteps)
+            trainer.run.change(self.config, trainer.env_steps, f"{type(self).__name__}.learn")
         trainer.config = self.config
         trainer.progress = choose_progress() if (sys.stderr.isatty() if progress is None else progress) else Progress()
         try:
-            self.result = trainer.train(total, evaluate=self._evaluates if evaluate is None else evaluate)
+            evaluate = self._evaluates if evaluate is None else evaluate
+            self.result = trainer.train(total, evaluate=evaluate, callbacks=hooks)
         except DivergenceError as error:
             self._divergence = str(error)
             raise
@@ -257,17 +284,27 @@ class ManagedAlgorithm:
         *,
         trust_modules: bool = False,
         network: NetworkFunction | None = None,
+        **settings: Any,
     ) -> Self:
         """An agent from a run directory or a checkpoint. If the checkpoint is a full one, ``learn`` continues from it.
 
         A module that only the checkpoint names is imported from installed packages and ``PYTHONPATH``; from elsewhere only
         with ``trust_modules``. ``network`` is needed if the agent's network is a function that cannot be imported.
+        ``settings`` replace those of the checkpoint that may change on the way, such as ``learning_rate``.
         """
-        config, policy, checkpoint = load_policy(Path(path), _warn, trust_modules=trust_modules, network=network)
-        if get_algorithm(config.algo) is not cls.algorithm_class:
-            right = get_algorithm(config.algo).public_name
-            raise ConfigError(f"{path} holds a {config.algo} agent; load it with {right}.load")
-        return cls._of_policy(config, policy, checkpoint, env, trust_modules)
+        config, policy, checkpoint = load_policy(Path(path), warn_caller, trust_modules=trust_modules, network=network)
+        changed = cls._changed(config, settings, f"{path} holds a {config.algo} agent; load it", "load")
+        agent = cls._of_policy(changed, policy, checkpoint, env, trust_modules)
+        agent._evaluates = "eval" in settings
+        return agent
+
+    @classmethod
+    def _changed(cls, config: TrainConfig, settings: Mapping[str, Any], advice: str, method: str) -> TrainConfig:
+        """A saved config, which must be of this class, with settings that may change on the way."""
+        right = get_algorithm(config.algo)
+        if right is not cls.algorithm_class:
+            raise ConfigError(f"{advice} with {right.public_name}.{method}")
+        return with_settings(config, cls._sort(settings))
 
     @classmethod
     def _of_policy(
@@ -287,17 +324,23 @@ class ManagedAlgorithm:
         *,
         trust_modules: bool = False,
         network: NetworkFunction | None = None,
+        **settings: Any,
     ) -> Self:
         """An agent at the last good checkpoint of a run directory; ``learn`` continues in that directory.
 
-        ``trust_modules`` and ``network`` are those of ``load``.
+        ``trust_modules`` and ``network`` are those of ``load``. ``settings`` change the run from here on; that is recorded
+        in its metadata and its log.
         """
         factory = None if env is None else factory_of(env)
-        trainer = resume_training(Path(run_dir), factory=factory, warn=_warn, trust_modules=trust_modules, network=network)
-        if not isinstance(trainer.algorithm, cls.algorithm_class):
-            trainer.close()
-            right = get_algorithm(trainer.config.algo).public_name
-            raise ConfigError(f"{run_dir} is a run of {trainer.config.algo}; resume it with {right}.resume")
+        trainer = resume_training(
+            Path(run_dir),
+            change=lambda left: cls._changed(left, settings, f"{run_dir} is a run of {left.algo}; resume it", "resume"),
+            command=f"{cls.__name__}.resume",
+            factory=factory,
+            warn=warn_caller,
+            trust_modules=trust_modules,
+            network=network,
+        )
         agent = cls.__new__(cls)
         agent._set_up(trainer.config, factory)
         agent._trainer, agent._evaluates = trainer, True
@@ -323,15 +366,23 @@ class ManagedAlgorithm:
             self._require_trusted_env()
             recorded = None if self._policy is None else self._policy.spec.observation
             trainer = Trainer(self.config, factory=self._factory, recorded=recorded)
-            if self._checkpoint is not None and set(TRAINING_PARTS) <= set(read_manifest(self._checkpoint)["parts"]):
-                trainer.checkpoints.restore(self._checkpoint)
-            elif self._policy is not None:
-                require_spaces(self._policy, trainer.pool.spec)
-                trainer.policy.load_state_dict(self._policy.state_dict())
-                trainer.algorithm.policy_loaded()
-                trainer.collector.refresh()
+            try:
+                self._restore(trainer)
+            except BaseException:
+                trainer.close()
+                raise
             self._trainer = trainer
         return self._trainer
+
+    def _restore(self, trainer: Trainer) -> None:
+        """Gives a new trainer what the agent was loaded with, or is to start from."""
+        if self._checkpoint is not None and set(TRAINING_PARTS) <= set(read_manifest(self._checkpoint)["parts"]):
+            trainer.checkpoints.restore(self._checkpoint)
+        elif self._policy is not None:
+            require_spaces(self._policy, trainer.pool.spec)
+            use_weights(trainer, self._policy.state_dict())
+        elif self._init_from is not None:
+            start_from(trainer, Path(self._init_from), warn_caller)
 
     def close(self) -> None:
         """Closes the environments and releases the run directory; the agent can still predict and be evaluated."""
@@ -346,41 +397,3 @@ class ManagedAlgorithm:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def managed(algorithm: str | AlgorithmClass) -> type[ManagedAlgorithm]:
-    """The managed class of an algorithm, which is given by its name, its ``module:Class`` path, or as a class."""
-    return _managed(get_algorithm(algorithm) if isinstance(algorithm, str) else algorithm)
-
-
-@functools.cache
-def _managed(algorithm: AlgorithmClass) -> type[ManagedAlgorithm]:
-    doc = f"{algorithm.__doc__}\n\nThe agent whose updates are made by ``{algorithm.__module__}.{algorithm.__name__}``."
-    members = {"algo_name": name_of(algorithm), "algorithm_class": algorithm, "__doc__": doc, "__module__": __name__}
-    return type(algorithm.public_name, (ManagedAlgorithm,), members)
-
-
-def public_names() -> list[str]:
-    """The names of the managed classes of all registered algorithms."""
-    return [algorithm.public_name for algorithm in algorithms().values()]
-
-
-def __getattr__(name: str) -> type[ManagedAlgorithm]:
-    """One managed class per registered algorithm, made when it is first used. Installed packages are searched last."""
-    for search in () if name.startswith("_") else (built_in, algorithms):
-        for algorithm in search().values():
-            if algorithm.public_name == name:
-                return _managed(algorithm)
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-
-
-def load_agent(
-    path: str | Path,
-    env: EnvLike | None = None,
-    *,
-    trust_modules: bool = False,
-    network: NetworkFunction | None = None,
-) -> ManagedAlgorithm:
-    """An agent of whatever algorithm the run or checkpoint holds; ``trust_modules`` and ``network`` are those of ``load``."""
-    config, policy, checkpoint = load_policy(Path(path), _warn, trust_modules=trust_modules, network=network)
-    return managed(config.algo)._of_policy(config, policy, checkpoint, env, trust_modules)

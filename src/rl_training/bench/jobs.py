@@ -18,8 +18,9 @@ from rl_training.bench.machine import machine, today, versions
 from rl_training.bench.references import Peer, Reference
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
+from rl_training.experiment.layout import CONFIG_FILE, EVALUATION_FILE
 from rl_training.experiment.metrics import METRICS_FILE, read_metrics
-from rl_training.experiment.run import CONFIG_FILE, EVALUATION_FILE, is_run
+from rl_training.experiment.run import is_run
 
 JOB_FILE, RACE_FILE, MACHINE_FILE = "job.json", "race.json", "machine.json"
 #: The parts of our config that also apply to a peer: the task and the evaluation protocol, not our hyperparameters.

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from rl_training.algorithms.config import Number, Positive, PositiveNumber, StrictModel
+from rl_training.algorithms.config import Number, Positive, PositiveNumber
+from rl_training.algorithms.strict_model import StrictModel
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import apply_overrides, load_config_data, parse_yaml
 

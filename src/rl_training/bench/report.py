@@ -17,7 +17,7 @@ from rl_training.bench.references import DEFAULT_SEEDS, Peer, Reference
 from rl_training.bench.store import Outcomes, by_seed
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import load_config_data, resolve_config
-from rl_training.runtime.plot import on_common_steps
+from rl_training.experiment.curves import on_common_steps
 
 Results = Mapping[str, Outcomes]
 FEWEST_FOR_AN_INTERVAL = 3

@@ -7,7 +7,6 @@ bench is still saving, and it lets two benches share the work without interferin
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import subprocess
 import sys
 import tempfile
@@ -15,9 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import IO, TextIO
+from typing import TextIO
 
 from rl_training.bench.jobs import Job
+from rl_training.experiment.lock import Lock
 
 #: Seconds without a finished job after which a line reports how far the jobs are.
 QUIET_SECONDS = 30.0
@@ -72,7 +72,7 @@ class Runner:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
-                    pass_fds=[lock.fileno()],
+                    pass_fds=lock.descriptors(),
                     start_new_session=True,  # Ctrl-C must reach only the bench: a second signal would end a job unsaved
                 )
                 self._active[job] = process
@@ -119,20 +119,11 @@ class Runner:
 
 
 @contextlib.contextmanager
-def locked(job: Job, stopping: threading.Event | None = None) -> Iterator[IO[bytes]]:
+def locked(job: Job, stopping: threading.Event | None = None) -> Iterator[Lock]:
     """Waits until no other process is working on the job, or until ``stopping`` is set."""
     stopping = stopping or threading.Event()
     job.path.parent.mkdir(parents=True, exist_ok=True)
-    with job.path.with_name(f".{job.path.name}.lock").open("wb") as lock:
-        while not _take(lock) and not stopping.wait(0.2):
+    with contextlib.closing(Lock(job.path.with_name(f".{job.path.name}.lock"))) as lock:
+        while not lock.take() and not stopping.wait(0.2):
             pass
         yield lock
-
-
-def _take(lock: IO[bytes]) -> bool:
-    """Tries to take the lock, and returns whether that succeeded."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

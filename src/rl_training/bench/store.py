@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
-import os
+import time
 from pathlib import Path
 from typing import Any
 
 from rl_training.errors import ConfigError
+from rl_training.experiment.lock import Lock
 
 #: Outcomes by seed.
 Outcomes = dict[str, dict[str, Any]]
@@ -28,16 +29,14 @@ def load_results(path: Path) -> dict[str, Outcomes]:
 def record(path: Path, key: str, seed: int, outcome: dict[str, Any]) -> None:
     """Adds or replaces an outcome, holding a lock against other benches."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+    with contextlib.closing(Lock(path.with_name(f".{path.name}.lock"))) as lock:
+        while not lock.take():
+            time.sleep(0.05)
         results = load_results(path)
         results.setdefault(key, {})[str(seed)] = outcome
         temporary = path.with_name(f".{path.name}")
         temporary.write_text(_dump(results), "utf-8")
         temporary.replace(path)
-    finally:
-        os.close(folder)
 
 
 def _dump(results: dict[str, Outcomes]) -> str:

@@ -1,4 +1,4 @@
-"""``list``, ``show``, ``plot`` and ``bench``: commands that show what there is."""
+"""``list``, ``show``, ``plot``, ``report`` and ``bench``: commands that show what there is."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ def show_command(arguments: argparse.Namespace) -> int:
 
 def _print_settings(algorithm: AlgorithmClass) -> None:
     """Prints every setting of an algorithm and of a run with its default, range and meaning."""
+    from rl_training.experiment.changes import changeable
     from rl_training.experiment.config import TrainConfig
     from rl_training.experiment.settings import groups_of, settings_of
 
@@ -84,15 +85,26 @@ def _print_settings(algorithm: AlgorithmClass) -> None:
     for name, group in groups.items():
         for setting in settings_of(group):
             print(f"  {name}.{setting.line()}")
+    print(f"\nwhat resume --set can change: {', '.join(changeable(algorithm.config_class))}")
 
 
 def plot_command(arguments: argparse.Namespace) -> int:
     """Draws learning curves."""
     from rl_training.runtime.plot import plot_runs
 
-    for label in plot_runs(arguments.paths, arguments.output):
-        print(label)
+    options = {"metric": arguments.metric, "smooth": arguments.smooth, "title": arguments.title}
+    for line in plot_runs(arguments.paths, arguments.output, **options):
+        print(line)
     print(f"written to {arguments.output}")
+    return 0
+
+
+def report_command(arguments: argparse.Namespace) -> int:
+    """Writes runs as a page to look at."""
+    from rl_training.runtime.report import write_report
+
+    runs = write_report(arguments.paths, arguments.output)
+    print(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} written to {arguments.output}")
     return 0
 
 

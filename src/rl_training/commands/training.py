@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import shlex
 import sys
 from typing import TYPE_CHECKING
@@ -33,18 +34,30 @@ def train_command(arguments: argparse.Namespace) -> int:
     }
     data.update({key: value for key, value in flags.items() if value is not None})
     config = resolve_config(apply_overrides(data, arguments.overrides))
-    trainer = start_training(config, progress=choose_progress(arguments.quiet), command=arguments.command_line)
+    trainer = start_training(
+        config,
+        progress=choose_progress(arguments.quiet),
+        command=arguments.command_line,
+        overwrite=arguments.overwrite,
+        init_from=arguments.init_from,
+        warn=warn,
+    )
     return _run_to_end(trainer)
 
 
 def resume_command(arguments: argparse.Namespace) -> int:
     """Continues a run."""
+    from rl_training.experiment.changes import with_overrides
     from rl_training.runtime.progress import choose_progress
     from rl_training.runtime.sessions import resume_training
 
+    if arguments.total_timesteps is not None and any(one.startswith("total_timesteps=") for one in arguments.overrides):
+        raise ConfigError("total_timesteps is given twice, with --set and as --total-timesteps; give it once")
     trainer = resume_training(
         arguments.path,
         total_timesteps=arguments.total_timesteps,
+        change=functools.partial(with_overrides, overrides=arguments.overrides),
+        command=arguments.command_line,
         progress=choose_progress(arguments.quiet),
         warn=warn,
         trust_modules=arguments.trust_modules,
@@ -88,6 +101,7 @@ def _print_summary(result: TrainResult, run_dir: str, option: str) -> None:
         f"next:\n"
         f"  rl-training eval {run_dir} --episodes 100{option}\n"
         f"  rl-training plot {run_dir}\n"
+        f"  rl-training report {run_dir}\n"
         f"  rl-training export {run_dir} --format onnx\n"
         f"  rl-training resume {run_dir} --total-timesteps {2 * result.env_steps}{option}"
     )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import resource
 from pathlib import Path
 
 from rl_training.errors import ConfigError
+from rl_training.limits import addresses_left, machine_memory
 
 #: By version of control groups: the limit, the usage, and how much of the usage is cached files.
 GROUP_FILES = {
@@ -18,17 +17,8 @@ GROUP_FILES = {
 
 def available_memory() -> int | None:
     """Bytes that can be used without swapping or being killed; None if the system does not report it."""
-    known = [free for free in (_machine_memory(), _group_memory(), _address_space()) if free is not None]
+    known = [free for free in (_machine_memory(), _group_memory(), addresses_left()) if free is not None]
     return min(known, default=None)
-
-
-def _address_space(own: Path = Path("/proc/self/statm")) -> int | None:
-    """The addresses left within the limit that ``ulimit -v`` sets."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return None
-    used = int(own.read_text("utf-8").split()[0]) * resource.getpagesize() if own.exists() else 0
-    return max(limit - used, 0)
 
 
 def _machine_memory() -> int | None:
@@ -37,10 +27,7 @@ def _machine_memory() -> int | None:
         for line in meminfo.read_text("utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
+    return machine_memory()
 
 
 def _group_memory(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:

@@ -12,8 +12,9 @@ from typing import Any
 import gymnasium as gym
 
 from rl_training.envs.known import extra_of, nearest_ids, package_of, register
-from rl_training.errors import FOREIGN, ConfigError, RLTrainingError, described, did_you_mean, shown
+from rl_training.errors import FOREIGN, ConfigError, RLTrainingError, UserCodeError, described, did_you_mean, shown
 from rl_training.names import imported, split_name
+from rl_training.tracebacks import frames_of
 
 Env = gym.Env[Any, Any]
 AnyVectorEnv = gym.vector.VectorEnv[Any, Any, Any]
@@ -45,11 +46,13 @@ class RegisteredEnv:
             ) from error
         except RLTrainingError:
             raise
-        except TypeError as error:
-            raise ConfigError(f"environment {self.env_id} does not take env_kwargs {shown(self.kwargs)}: {error}") from error
         except FOREIGN as error:
+            if isinstance(error, TypeError) and not frames_of(error):
+                raise UserCodeError(
+                    f"environment {self.env_id} does not take env_kwargs {shown(self.kwargs)}: {error}"
+                ) from error
             given = f"with env_kwargs {shown(self.kwargs)}" if self.kwargs else "without env_kwargs"
-            raise ConfigError(f"environment {self.env_id} cannot be created {given} ({described(error)})") from error
+            raise UserCodeError(f"environment {self.env_id} cannot be created {given} ({described(error)})") from error
 
     def _find(self) -> Callable[..., Env]:
         """What creates the environment: a class or function of the module, or else Gymnasium."""
@@ -105,7 +108,7 @@ def created(factory: EnvFactory) -> Env:
     except RLTrainingError:
         raise
     except FOREIGN as error:
-        raise ConfigError(f"the environment cannot be created: its function raised {described(error)}") from error
+        raise UserCodeError(f"the environment cannot be created: its function raised {described(error)}") from error
     if isinstance(env, gym.vector.VectorEnv):
         raise ConfigError(
             f"{env_name(env)} is a vector environment, which steps its members by itself: use env_workers: inline, and "

@@ -50,9 +50,9 @@ def own_state(env: Env) -> State | None:
         return None
     generator = getattr(env.unwrapped, "_np_random", None)
     return {
-        "state": _plain(owner.get_state(), "the state"),  # type: ignore[attr-defined]
+        "state": plain_copy(owner.get_state(), "the state"),  # type: ignore[attr-defined]
         "time_limits": [_elapsed(limit) for limit in _time_limits(env)],
-        "np_random": None if generator is None else _plain(generator.bit_generator.state, "np_random"),
+        "np_random": None if generator is None else plain_copy(generator.bit_generator.state, "np_random"),
     }
 
 
@@ -66,7 +66,7 @@ def restore_own_state(env: Env, state: State) -> str | None:
             env.unwrapped.np_random.bit_generator.state = state["np_random"]
         for limit, elapsed in zip(_time_limits(env), state["time_limits"], strict=True):
             limit._elapsed_steps = elapsed
-        owner.set_state(_plain(state["state"], "the state"))  # type: ignore[attr-defined]
+        owner.set_state(plain_copy(state["state"], "the state"))  # type: ignore[attr-defined]
         found = own_state(env)
     except FOREIGN as error:
         return f"set_state failed ({described(error)})"
@@ -112,7 +112,7 @@ def _elapsed(limit: TimeLimit[Any, Any]) -> int | None:
     return steps
 
 
-def _plain(value: Any, where: str, level: int = 0) -> Any:
+def plain_copy(value: Any, where: str, level: int = 0) -> Any:
     """A copy of plain data as a checkpoint returns it: with lists in place of tuples, and Python's numbers for numpy's."""
     if level > MOST_LEVELS:
         raise TypeError(f"{where} is nested more than {MOST_LEVELS} levels deep")
@@ -120,9 +120,9 @@ def _plain(value: Any, where: str, level: int = 0) -> Any:
         wrong = [key for key in value if not isinstance(key, str) or key.startswith("$")]
         if wrong:
             raise TypeError(f"{where} has the key {shown(wrong[0])}, but keys are text that does not begin with $")
-        return {key: _plain(item, f"{where}[{key!r}]", level + 1) for key, item in value.items()}
+        return {key: plain_copy(item, f"{where}[{key!r}]", level + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{where}[{i}]", level + 1) for i, item in enumerate(value)]
+        return [plain_copy(item, f"{where}[{i}]", level + 1) for i, item in enumerate(value)]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.ndarray) and value.dtype in ARRAY_TYPES:

@@ -11,9 +11,9 @@ before the step.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from rl_training.envs.boundary import Boundary, SlowCallWatch
 from rl_training.envs.checks import Limits, TreeLimits, flag_problem, make_limits, make_receiver, reward_problem
 from rl_training.envs.episode_log import EpisodeLog
 from rl_training.envs.factory import EnvFactory
+from rl_training.envs.final_info import NO_INFO, SUCCESS
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.restoring import NonDeterministicEnvironment as NonDeterministicEnvironment
 from rl_training.envs.restoring import Restoring, SavedEpisode, own_state_of
@@ -33,12 +34,19 @@ from rl_training.types import Array, SpaceSpec, State, Step
 
 
 class Episode(NamedTuple):
-    """A finished episode."""
+    """A finished episode. ``info`` has the chosen entries of the info of its last step, as plain data."""
 
     env_index: int
     number: int
     episode_return: float
     length: int
+    info: Mapping[str, Any] = NO_INFO
+
+    @property
+    def success(self) -> float | None:
+        """What the environment reports as ``info["is_success"]``, if it does."""
+        value = self.info.get(SUCCESS)
+        return float(value) if isinstance(value, bool | int | float) else None
 
 
 class EnvPool(Protocol):
@@ -87,10 +95,13 @@ class SeededEnvPool:
         fresh: bool = False,
         max_replay_steps: int | None = None,
         timeout: float | None = None,
+        info_keys: Sequence[str] = (SUCCESS,),
         fit: Callable[[SpaceSpec], SpaceSpec] = lambda spec: spec,
     ) -> None:
-        """``fit`` makes the specs what an algorithm takes, for instance several choices as one discrete action."""
+        """``fit`` makes the specs what an algorithm takes, for instance several choices as one discrete action. Of the info
+        of an episode's last step, ``info_keys`` are kept."""
         self.num_envs = num_envs
+        self._info_keys = info_keys
         self.env_id = env_id
         self.boundary = Boundary()
         self._watch: SlowCallWatch | None = None
@@ -184,21 +195,24 @@ class SeededEnvPool:
         terminated = np.zeros(self.num_envs, np.bool_)
         truncated = np.zeros(self.num_envs, np.bool_)
         i, failed, cause = 0, None, None
+        ended: list[int] = []
+        workers, store = self._workers, self._store
         try:
             self.boundary.enter()
             for i in indices:
-                self._workers[i].begin_step(env_actions[i])
+                workers[i].begin_step(env_actions[i])
             for i in indices:
-                observed, step_reward, end, cut = self._workers[i].end_step()
-                problem = self._store(next_obs, next_mask, i, observed) or reward_problem(step_reward)
+                observed, step_reward, end, cut = workers[i].end_step()
+                problem = store(next_obs, next_mask, i, observed) or reward_problem(step_reward)
                 if type(end) is not bool or type(cut) is not bool:
                     problem = problem or flag_problem("terminated", end) or flag_problem("truncated", cut)
                 if problem is not None:
                     failed = problem
                     break
                 reward[i] = step_reward
-                terminated[i] = end
-                truncated[i] = cut
+                if end or cut:
+                    terminated[i], truncated[i] = end, cut
+                    ended.append(i)
         except FOREIGN as error:
             failed, cause = described(error), error
         finally:
@@ -212,17 +226,25 @@ class SeededEnvPool:
                     raise self._fault(i, env_actions, problem)
         if self._limit is not None:
             self._limit.apply(self._log.lengths, terminated | truncated, truncated)
+            ended = np.flatnonzero(terminated | truncated).tolist()
         step = Step(self._obs, actions, reward, next_obs, terminated, truncated, next_mask)
-        ended = np.flatnonzero(terminated | truncated).tolist()
         obs, mask = next_obs, next_mask
+        infos: list[dict[str, Any]] = []
         if ended:
+            infos = [self._final_info(i, env_actions) for i in ended]
             obs, mask = next_obs.copy(), None if next_mask is None else next_mask.copy()
             for i in ended:
                 self._begin_episode(obs, mask, i, self._episode[i] + 1)
         self._obs, self._mask = obs, mask
-        finished = self._commit(step, env_actions, active, ended)
+        finished = self._commit(step, env_actions, active, ended, infos)
         self._out_of_step = False
         return step, finished
+
+    def _final_info(self, i: int, env_actions: Array) -> dict[str, Any]:
+        try:
+            return self._workers[i].final_info(self._info_keys)
+        except FOREIGN as error:
+            raise self._fault(i, env_actions, described(error)) from error
 
     def _renew_processes(self) -> None:
         """After a fault, a worker process may have died, or still have an answer pending."""
@@ -231,14 +253,16 @@ class SeededEnvPool:
                 worker.close()
                 self._workers[i] = self._make_worker()
 
-    def _commit(self, step: Step, env_actions: Array, active: Sequence[int] | None, ended: list[int]) -> list[Episode]:
+    def _commit(
+        self, step: Step, env_actions: Array, active: Sequence[int] | None, ended: list[int], infos: list[dict[str, Any]]
+    ) -> list[Episode]:
         self._log.add(env_actions, step.next_obs, step.reward, step.next_action_mask, active)
         rewards = step.reward.tolist()
         for i in range(self.num_envs) if active is None else active:
             self._returns[i] += rewards[i]
         finished = []
-        for i in ended:
-            finished.append(Episode(i, self._episode[i], self._returns[i], self._log.lengths[i]))
+        for i, info in zip(ended, infos, strict=True):
+            finished.append(Episode(i, self._episode[i], self._returns[i], self._log.lengths[i], info))
             self._commit_episode(self._obs, self._mask, i, self._episode[i] + 1)
         return finished
 
@@ -253,7 +277,7 @@ class SeededEnvPool:
         finally:
             self.boundary.leave()
         problem = self._store(obs, mask, i, observed)
-        if problem is None and self._limits is not None:
+        if problem is None and self._limits is not None and not self._limits.hold(obs):
             problem = self._limits.problem(obs[i])
         if problem is not None:
             raise self._reset_fault(i, seed, problem)

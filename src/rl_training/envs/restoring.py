@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rl_training.envs.checks import make_receiver, reward_problem
 from rl_training.envs.episode_log import EpisodeLog, EpisodeRecord, first_difference
-from rl_training.envs.workers import Worker
+from rl_training.envs.workers import Worker, WorkerLost
 from rl_training.errors import FOREIGN, described
 from rl_training.types import Array, SpaceSpec, State
 
@@ -25,7 +25,7 @@ class NonDeterministicEnvironment(UserWarning):
 
 
 class EpisodeNotReplayed(UserWarning):
-    """An episode was too long to be replayed when its run was resumed."""
+    """An episode was too long to be replayed when its run was resumed, or its worker process ended in the replay."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,11 @@ class Restoring:
                 EpisodeNotReplayed,
             )
             return None
-        found, problem = self._replay(saved)
+        try:
+            found, problem = self._replay(saved)
+        except WorkerLost as error:
+            self._warn(f"{self._name}: the replay of its episode failed because {error}, {lost}", EpisodeNotReplayed)
+            return None
         if problem is None:
             return found
         self._warn(
@@ -133,6 +137,8 @@ class Restoring:
                         break
                     log.add(np.asarray(action)[None], obs, np.array([reward], np.float32), mask)
                     ended = "terminated" if terminated else "truncated" if truncated else None
+        except WorkerLost:
+            raise
         except FOREIGN as error:
             failure = described(error)
         found = replace(saved, record=log.record(0), obs=obs[0], mask=None if mask is None else mask[0])

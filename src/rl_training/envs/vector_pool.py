@@ -5,8 +5,8 @@ only if the vector environment is, and a resumed run goes on with new episodes.
 
 In every mode of automatic resets the steps are those of a plain loop. ``SAME_STEP`` returns the first observation of the next
 episode, with the true final one in ``info``. ``DISABLED`` waits for a reset of those whose episode has ended. ``NEXT_STEP``
-spends the following step on the reset: what it returns then is no transition, and ``Step.present`` says so. Where Gymnasium's
-own vector environments can reset some of their members at once, that is done instead.
+spends the following step on the reset: what it returns then is no transition, and ``Step.present`` is False there. Where
+Gymnasium's own vector environments can reset some of their members at once, that is done instead.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from rl_training.envs.boundary import Boundary
 from rl_training.envs.checks import flag_problem, make_limits, make_receiver, reward_problem
 from rl_training.envs.factory import AnyVectorEnv
+from rl_training.envs.final_info import SUCCESS, chosen
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import Episode, NonDeterministicEnvironment
 from rl_training.envs.spaces import describe_spaces
@@ -56,9 +57,11 @@ class VectorEnvPool:
         seed: int = 0,
         stream: str = TRAINING_EPISODES,
         env_id: str = "environment",
+        info_keys: Sequence[str] = (SUCCESS,),
         fit: Callable[[SpaceSpec], SpaceSpec] = lambda spec: spec,
     ) -> None:
-        """``fit`` makes the specs what an algorithm takes."""
+        """``fit`` makes the specs what an algorithm takes. Of the info of an episode's last step, ``info_keys`` are kept."""
+        self._info_keys = info_keys
         self._env, self.env_id = env, env_id
         self.boundary = Boundary()
         self._limit: EpisodeLimit | None = None
@@ -181,7 +184,13 @@ class VectorEnvPool:
         self._pending = ended if self.skips_steps else np.zeros_like(ended)
         gained = np.where(pending, 0.0, reward).astype(np.float32)
         step = Step(before, actions, gained, next_obs, (ends & ended) | pending, cuts & ended, next_mask, present)
-        return step, self._count(gained.tolist(), over, range(self.num_envs) if active is None else active)
+        infos = [self._final_info(info.get("final_info", {}) if reset[i] else info, i) for i in over]
+        return step, self._count(gained.tolist(), over, infos, range(self.num_envs) if active is None else active)
+
+    def _final_info(self, info: dict[str, Any], i: int) -> dict[str, Any]:
+        """The chosen entries of one member, which it has if ``_key`` does not deny it."""
+        given = [key for key in self._info_keys if key in info and (f"_{key}" not in info or info[f"_{key}"][i])]
+        return chosen({key: info[key][i] for key in given}, given)
 
     def _to_env(self, actions: Array) -> Array:
         sent = self.spec.action.to_env(actions)
@@ -220,13 +229,15 @@ class VectorEnvPool:
             self.boundary.leave()
         self._receive(obs, mask, raw, info, np.flatnonzero(ended).tolist(), "reset")
 
-    def _count(self, rewards: list[float], over: Sequence[int], active: Sequence[int]) -> list[Episode]:
+    def _count(
+        self, rewards: list[float], over: Sequence[int], infos: Sequence[dict[str, Any]], active: Sequence[int]
+    ) -> list[Episode]:
         for i, reward in enumerate(rewards):
             self._returns[i] += reward
         finished = []
-        for i in over:
+        for i, info in zip(over, infos, strict=True):
             if i in active:
-                finished.append(Episode(i, self._episode[i], self._returns[i], self._lengths[i]))
+                finished.append(Episode(i, self._episode[i], self._returns[i], self._lengths[i], info))
             self._episode[i] += 1
             self._returns[i], self._lengths[i] = 0.0, 0
         return finished

@@ -11,7 +11,6 @@ import ctypes
 import multiprocessing
 import os
 import pickle
-import resource
 import signal
 import sys
 import threading
@@ -26,8 +25,10 @@ import cloudpickle
 import numpy as np
 
 from rl_training.envs.factory import EnvFactory, close_env, created
+from rl_training.envs.final_info import chosen
 from rl_training.envs.own_state import own_state, restore_own_state
-from rl_training.errors import FOREIGN, ConfigError, described, shown
+from rl_training.errors import FOREIGN, ConfigError, RelayedError, described, shown
+from rl_training.limits import address_limit, file_limit
 from rl_training.tracebacks import WorkerError, frames_of
 from rl_training.types import State
 
@@ -77,6 +78,9 @@ class Worker(Protocol):
 
     def end_step(self) -> StepReturn: ...
 
+    def final_info(self, keys: Sequence[str]) -> dict[str, Any]:
+        """Entries of the info of the last step."""
+
     def play(self, actions: Sequence[Any]) -> tuple[list[StepReturn], str | None]:
         """Several steps at once, for a replay: until the episode ends or a step fails, with the failure."""
 
@@ -102,6 +106,7 @@ class LocalWorker:
         self.env = created(factory)
         self._used = False
         self._result: StepReturn | None = None
+        self._info: Any = {}
 
     def reset(self, seed: int) -> Observed:
         if self._fresh and self._used:
@@ -133,11 +138,15 @@ class LocalWorker:
         except (TypeError, ValueError):
             raise _not_the_api("step", returned, STEP) from None
         self._result = _observed(obs, info), reward, terminated, truncated
+        self._info = info
 
     def end_step(self) -> StepReturn:
         result, self._result = self._result, None
         assert result is not None, "end_step without begin_step"
         return result
+
+    def final_info(self, keys: Sequence[str]) -> dict[str, Any]:
+        return chosen(self._info, keys)
 
     def play(self, actions: Sequence[Any]) -> tuple[list[StepReturn], str | None]:
         results: list[StepReturn] = []
@@ -171,17 +180,17 @@ _ADVICE = "lower num_envs, or set env_workers: inline"
 
 def require_room_for_workers(count: int) -> None:
     """Refuses more worker processes than the limits on open files and on memory allow, before one is started."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = file_limit()
     folder = Path("/dev/fd")
     now_open = len(list(folder.iterdir())) if folder.is_dir() else 3
     needed = now_open + FILES_PER_WORKER * count + FURTHER_FILES
-    if limit != resource.RLIM_INFINITY and needed > limit:
+    if limit is not None and needed > limit:
         raise ConfigError(
             f"{count} worker processes need {needed} open files, but this process may have {limit} (ulimit -n): raise the "
             f"limit, {_ADVICE}"
         )
-    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if addresses != resource.RLIM_INFINITY and addresses < ADDRESSES_PER_WORKER:
+    addresses = address_limit()
+    if addresses is not None and addresses < ADDRESSES_PER_WORKER:
         raise ConfigError(
             f"a worker process needs {ADDRESSES_PER_WORKER / 1e9:.1f} GB of address space, but may have "
             f"{addresses / 1e9:.1f} GB (ulimit -v): raise the limit, or set env_workers: inline"
@@ -200,6 +209,10 @@ class _Sent:
 
 def _received(content: bytes) -> EnvFactory:
     return cloudpickle.loads(content)  # type: ignore[no-any-return]
+
+
+class WorkerLost(RelayedError):
+    """The process of an environment has died, or was killed because it did not answer."""
 
 
 class ProcessWorker:
@@ -239,7 +252,7 @@ class ProcessWorker:
         try:
             self._pipe.send((command, args))
         except OSError as error:
-            raise RuntimeError(f"its worker process has died (exit code {self._process.exitcode})") from error
+            raise WorkerLost(f"its worker process has died (exit code {self._process.exitcode})") from error
 
     def _receive(self, calls: int = 1) -> Any:
         if not self._created:
@@ -250,7 +263,7 @@ class ProcessWorker:
             if not self._pipe.poll(max(0.0, left)):
                 self._process.kill()
                 self._process.join(CLOSING_TIME)
-                raise RuntimeError(
+                raise WorkerLost(
                     f"it has not answered within env_timeout ({self._timeout:g} s), so its worker process was killed"
                 )
         return self._answer()
@@ -260,7 +273,7 @@ class ProcessWorker:
             failed, value = self._pipe.recv()
         except (EOFError, OSError) as error:
             self._process.join(timeout=1.0)
-            raise RuntimeError(f"its worker process has died (exit code {self._process.exitcode})") from error
+            raise WorkerLost(f"its worker process has died (exit code {self._process.exitcode})") from error
         if failed:
             raise WorkerError(*value)
         return value
@@ -273,6 +286,10 @@ class ProcessWorker:
         self._send("step", action)
 
     def end_step(self) -> StepReturn:
+        return self._receive()  # type: ignore[no-any-return]
+
+    def final_info(self, keys: Sequence[str]) -> dict[str, Any]:
+        self._send("final_info", keys)
         return self._receive()  # type: ignore[no-any-return]
 
     def play(self, actions: Sequence[Any]) -> tuple[list[StepReturn], str | None]:

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.envs.factory import Env, EnvFactory, close_env, created
-from rl_training.errors import FOREIGN, ConfigError, RLTrainingError, described, did_you_mean, shown
+from rl_training.errors import FOREIGN, ConfigError, RLTrainingError, UserCodeError, described, did_you_mean, shown
 from rl_training.names import imported, split_name
 from rl_training.types import LeafPath, entry_at, path_name
 
@@ -186,7 +186,7 @@ class WrappedEnv:
                 if isinstance(error, RLTrainingError):
                     raise
                 on = shown(getattr(env, "observation_space", None))
-                raise ConfigError(
+                raise UserCodeError(
                     f"the wrapper {wrapper['name']} does not take {shown(arguments)} on observations {on}: {described(error)}"
                 ) from error
             if not isinstance(env, gym.Env):

@@ -33,7 +33,7 @@ from rl_training.experiment.compat import (
     unknown_to_us,
 )
 from rl_training.experiment.files import parse_json, remove, with_usual_permissions
-from rl_training.experiment.folder import CheckpointFolder, fingerprint_of
+from rl_training.experiment.folder import HOLDS_DIRECTORIES, CheckpointFolder, fingerprint_of
 from rl_training.experiment.manifest import MANIFEST, seal
 from rl_training.experiment.segments import Segments, SegmentWriter
 from rl_training.experiment.states import parse_arrays, put_arrays, take_arrays
@@ -201,7 +201,9 @@ def _algo_in(folder: CheckpointFolder, manifest: Mapping[str, Any]) -> str | Non
 
 def _flush(path: Path) -> None:
     """Makes sure that a file or the entries of a directory are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    if not HOLDS_DIRECTORIES and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY if HOLDS_DIRECTORIES else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:

@@ -43,8 +43,8 @@ def _without_rings(state: State, context: PartContext) -> State:
 MIGRATIONS: dict[tuple[str, int], Migration] = {("replay", 1): _without_rings}
 #: (part, version) of a removed migration -> the last rl_training that had it.
 LAST_READERS: dict[tuple[str, int], str] = {}
-#: Names of mappings whose keys are data, such as names of streams or metrics. They are used as saved.
-DATA_KEYS = frozenset({"streams", "metrics", "held", "columns", "rings"})
+#: Names of mappings whose keys are data, such as names of streams, metrics or hooks. They are used as saved.
+DATA_KEYS = frozenset({"streams", "metrics", "held", "columns", "rings", "hooks"})
 
 
 #: Places in a training state that no fresh object can stand in for: without them a run would silently become another.

@@ -10,10 +10,18 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import PydanticSerializationError
 
 from rl_training.algorithms.config import (
@@ -25,10 +33,8 @@ from rl_training.algorithms.config import (
     Positive,
     PositiveNumber,
     ScheduleConfig,
-    StrictModel,
-    current_name,
-    with_current_names,
 )
+from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel, current_name, with_current_names
 from rl_training.envs.wrappers import wrapper_problem
 from rl_training.errors import FOREIGN, MOST_SHOWN, ConfigError, RLTrainingError, described, did_you_mean, shown
 from rl_training.experiment.packaged import packaged_configs
@@ -45,6 +51,8 @@ LONGEST_PATH = 3_800
 class EvalConfig(StrictModel):
     """When and how the policy is evaluated, on separate environments and seeds."""
 
+    CHOSEN: ClassVar[frozenset[str]] = frozenset({"interval", "episodes", "final_episodes"})  # without a budget, if given
+
     interval: Count = Field(5_000, description="env steps between evaluations; 0: only at the end")
     episodes: Positive = Field(10, description="episodes in each evaluation")
     final_episodes: Positive = Field(100, description="episodes in the evaluation after training")
@@ -58,11 +66,27 @@ class EvalConfig(StrictModel):
         "episodes or are left out; null: no limit, which is the default if interval, episodes or final_episodes is set",
     )
 
+    keep_best: bool = Field(True, description="keep the policy with the best evaluation so far as checkpoints/best")
+
     @model_validator(mode="before")
     @classmethod
     def _what_is_asked_for_is_done(cls, data: Any) -> Any:
-        chosen = isinstance(data, Mapping) and data.keys() & {"interval", "episodes", "final_episodes"}
+        chosen = isinstance(data, Mapping) and data.keys() & cls.CHOSEN
         return {"budget": None, **data} if chosen else data
+
+
+class StopConfig(StrictModel):
+    """When a run ends before its total."""
+
+    return_: float | None = Field(
+        None, alias="return", description="end the run, saved, once evaluations reach this mean return; null: never"
+    )
+    over: Positive = Field(1, description="number of evaluations, the last ones, that the mean is taken over")
+
+    @model_serializer
+    def as_data(self) -> dict[str, Any]:
+        """The values under their names in a config."""
+        return {"return": self.return_, "over": self.over}
 
 
 class CheckpointConfig(StrictModel):
@@ -83,7 +107,13 @@ class LogConfig(StrictModel):
     """What is logged during training."""
 
     interval: Positive = Field(1_000, description="env steps between lines of metrics.jsonl")
-    tensorboard: bool = Field(True, description="also write TensorBoard events")
+    info_keys: tuple[str, ...] = Field(
+        (), description="entries of the info of an episode's last step to write to episodes.jsonl; is_success always is"
+    )
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field(
+        ("tensorboard",), description="where the run is tracked besides its logs: tensorboard, wandb, mlflow"
+    )
+    tensorboard: bool = Field(True, description="false: no TensorBoard events, even if the trackers name it")
 
 
 def _not_yaml(value: Any) -> Any:
@@ -101,11 +131,14 @@ class TrainConfig(StrictModel):
     env_id: str = Field(description="Gymnasium id, module:id, module:Class or file.py:Class")
     env_from_python: bool = Field(False, description="the environment was passed from Python, so no file can hold it")
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
-    env_workers: Literal["inline", "subprocess"] = Field("inline", description="where environments run")
+    env_workers: Literal["inline", "subprocess"] = Field(
+        "inline", description="where environments run", json_schema_extra=MAY_CHANGE
+    )
     env_timeout: PositiveNumber | None = Field(
         None,
         description="seconds that a step or a reset may take: a worker process is then killed, which is a fault, and inline "
-        "there is a warning; null: no limit",
+        "there is a warning; not for vector environments; null: no limit",
+        json_schema_extra=MAY_CHANGE,
     )
     env_fresh: bool = Field(False, description="create a new environment for each episode")
     wrappers: tuple[dict[str, Any], ...] = Field(
@@ -113,16 +146,23 @@ class TrainConfig(StrictModel):
     )
     num_envs: Positive = Field(1, description="environments stepped together")
     seed: Count = Field(0, description="seed of all random numbers in the run")
-    total_timesteps: Positive = Field(50_000, description="env steps of the whole run")
-    device: str = Field("cpu", description="device of the networks: cpu, cuda, cuda:0, mps, or auto: a GPU if there is one")
-    compile: CompileMode = Field(
-        "auto", description="compile the update into one graph: on, off, or auto (on if it is expected to save time)"
+    total_timesteps: Positive = Field(50_000, description="env steps of the whole run", json_schema_extra=MAY_CHANGE)
+    device: str = Field(
+        "cpu",
+        description="device of the networks: cpu, cuda, cuda:0, mps, or auto: a GPU if there is one",
+        json_schema_extra=MAY_CHANGE,
     )
-    threads: Positive = Field(1, description="CPU threads; small networks are fastest on one")
-    output_dir: str | None = Field(None, description="run directory; null: runs/<algo>-<env>-seed<seed>")
-    eval: EvalConfig = Field(default_factory=EvalConfig)
-    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
-    log: LogConfig = Field(default_factory=LogConfig)
+    compile: CompileMode = Field(
+        "auto",
+        description="compile the update into one graph: on, off, or auto (on if it is expected to save time)",
+        json_schema_extra=MAY_CHANGE,
+    )
+    threads: Positive = Field(1, description="CPU threads; small networks are fastest on one", json_schema_extra=MAY_CHANGE)
+    output_dir: str | None = Field(None, description="run directory; null: runs/<algo>-<env>-seed<seed>, from Python none")
+    eval: EvalConfig = Field(default_factory=EvalConfig, json_schema_extra=MAY_CHANGE)
+    stop: StopConfig = Field(default_factory=StopConfig, json_schema_extra=MAY_CHANGE)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, json_schema_extra=MAY_CHANGE)
+    log: LogConfig = Field(default_factory=LogConfig, json_schema_extra=MAY_CHANGE)
     algo_kwargs: SerializeAsAny[AlgorithmConfig] = Field(description="settings of the algorithm")
 
     @field_validator("wrappers")
@@ -148,6 +188,12 @@ class TrainConfig(StrictModel):
         return output_dir
 
     @model_validator(mode="after")
+    def _stop_has_evaluations(self) -> TrainConfig:
+        if self.stop.return_ is not None and not self.eval.interval:
+            raise ValueError("stop.return needs evaluations during training, but eval.interval is 0; set it to env steps")
+        return self
+
+    @model_validator(mode="after")
     def _something_is_learned(self) -> TrainConfig:
         self.algo_kwargs.check_run(self.total_timesteps, self.num_envs)
         return self
@@ -161,7 +207,10 @@ class TrainConfig(StrictModel):
 
     def with_values(self, **values: Any) -> TrainConfig:
         """A validated copy with some top-level values replaced."""
-        return resolve_config(with_network({**self.model_dump(mode="json"), **values}, self.algo_kwargs.network))
+        data, network = {**self.model_dump(mode="json"), **values}, self.algo_kwargs.network
+        settings = data["algo_kwargs"]
+        kept = isinstance(settings, Mapping) and settings.get("network") == str(network)
+        return resolve_config(with_network(data, network) if kept else data)  # plain data cannot hold a function
 
 
 def with_network(values: Mapping[str, Any], network: str | NetworkFunction | None) -> dict[str, Any]:

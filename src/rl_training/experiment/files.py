@@ -31,15 +31,21 @@ _KINDS = (
 )
 
 
+#: Where the system has them: no link is followed, and a pipe without a writer is not waited for.
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+SAFELY = NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, folder: int | None = None) -> int:
     """A descriptor of a regular file. ``folder`` is a descriptor of its directory, if that is held open.
 
     Raises ``CheckpointError`` for anything in the file's place, and ``OSError`` if the file cannot be opened.
     """
     name: str | Path = path if folder is None else path.name
-    safely = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer would be waited for
+    if not NO_FOLLOW and os.path.lexists(path) and not stat.S_ISREG(mode := path.lstat().st_mode):
+        raise not_regular(path, mode)
     try:
-        descriptor = os.open(name, flags | safely, 0o666, dir_fd=folder)
+        descriptor = os.open(name, flags | SAFELY, 0o666, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP):
             mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
@@ -111,7 +117,7 @@ def replace_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}")
     try:
         remove(temporary)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFELY, 0o666)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
         temporary.replace(path)
@@ -139,7 +145,7 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def identity_of(path: Path) -> tuple[int, int] | None:
+def inode_of(path: Path) -> tuple[int, int] | None:
     """Which file or directory a path leads to, whatever its name; None if there is none."""
     try:
         found = path.stat()

@@ -17,11 +17,13 @@ from rl_training.experiment.checkpoint import (
     verify_checkpoint,
 )
 from rl_training.experiment.files import own_directory
-from rl_training.experiment.folder import follow_links
-from rl_training.experiment.run import ACTING_PARTS, CONFIG_FILE, REPLAY_PART, TRAINING_PARTS, is_run, step_directories
+from rl_training.experiment.folder import follow_links, is_pointer
+from rl_training.experiment.layout import ACTING_PARTS, CONFIG_FILE, REPLAY_PART, TRAINING_PARTS
+from rl_training.experiment.run import is_run, step_directories
 
 #: How often to look for the newest checkpoint again, and seconds in between, if it is removed or replaced while being read.
 ATTEMPTS, PAUSE = 200, 0.01
+FALLING_BACK = "falling back to the previous checkpoint"
 
 
 def owning_run(path: Path) -> tuple[Path, Path | None]:
@@ -50,30 +52,36 @@ def last_good_checkpoint(run_path: Path, warn: Callable[[str], None]) -> Startin
     """The newest intact checkpoint, or None if none was ever written. Damaged ones are reported and skipped. One with a
     replay is preferred to a newer one without, because only the former continues the run exactly. Checkpoints share the
     files of a replay, so damage there can affect all of them: then the newest one continues without its replay."""
-    without_replay = incompatible = None
+    found, without_replay, incompatible = None, None, None
     candidates = step_directories(run_path)
+    problems: dict[Path, str] = {}
     for path in candidates:
         try:
             manifest = verify_checkpoint(path)
         except CheckpointError as error:
-            warn(f"{error}; falling back to the previous checkpoint")
+            problems[path] = str(error)
             incompatible = error if isinstance(error, IncompatibleError) else incompatible
             without_replay = without_replay or _without_replay(path)
             continue
         if not set(TRAINING_PARTS) <= set(manifest["parts"]):
-            warn(f"the checkpoint {path} holds only the policy; falling back to the previous checkpoint")
+            problems[path] = f"the checkpoint {path} holds only the policy"
             continue
         if REPLAY_PART in manifest["parts"]:
-            return StartingPoint(path, with_replay=True)
+            found = StartingPoint(path, with_replay=True)
+            break
         without_replay = without_replay or StartingPoint(path, with_replay=False)
-    if incompatible is not None and without_replay is None:
+    found = found or without_replay
+    for path, problem in problems.items():
+        used = found is not None and found.path == path
+        warn(f"{problem}; " + ("continuing from it without its replay" if used else FALLING_BACK))
+    if incompatible is not None and found is None:
         raise incompatible  # starting again would not help: another version can continue it
-    if candidates and without_replay is None:
+    if candidates and found is None:
         raise CheckpointError(
             f"none of the checkpoints in {run_path} can be read; start the run again with: rl-training train --config "
             f"{run_path / CONFIG_FILE}"
         )
-    return without_replay
+    return found
 
 
 def _without_replay(path: Path) -> StartingPoint | None:
@@ -117,7 +125,7 @@ def _newest_acting(path: Path, warn: Callable[[str], None]) -> LoadedCheckpoint:
         except PrunedError:
             raise
         except CheckpointError as error:
-            warn(f"{error}; falling back to the previous checkpoint")
+            warn(f"{error}; {FALLING_BACK}")
             incompatible = error if isinstance(error, IncompatibleError) else incompatible
     if incompatible is not None:
         raise incompatible
@@ -129,7 +137,7 @@ def _newest_acting(path: Path, warn: Callable[[str], None]) -> LoadedCheckpoint:
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a path leads to a checkpoint rather than to a run directory."""
-    return (path / MANIFEST).exists() or (path.is_symlink() and path.parent.absolute().name == "checkpoints")
+    return (path / MANIFEST).exists() or is_pointer(path)
 
 
 def run_of(path: Path) -> Path:

@@ -18,22 +18,37 @@ from typing_extensions import Self
 from rl_training.data.memory import available_memory
 from rl_training.errors import CheckpointError, PrunedError
 from rl_training.experiment.compat import CONTAINER, PartContext, migrate, readable_version
-from rl_training.experiment.files import not_regular, open_to_read, parse_json, read_small
+from rl_training.experiment.files import SAFELY, not_regular, open_to_read, parse_json, read_small
 from rl_training.experiment.manifest import MANIFEST, STEP_NAME, checked_manifest, digest_of
 
 LINKS = ("latest", "best")
 PIECE = 2**20  # bytes to read at a time
 UNASKED = 16 * 2**20  # bytes that are read without asking how much memory is free, which takes a millisecond
 MOST_LINKS = 16
+#: Whether a directory can be opened, so that what is read from it comes from the same directory.
+HOLDS_DIRECTORIES = hasattr(os, "O_DIRECTORY")
+
+
+def target_of(link: Path) -> str | None:
+    """The name that ``latest`` or ``best`` of a run points to; None if it does not exist. Where symbolic links are not
+    allowed, as to most users of Windows, it is a file with the name in it."""
+    if link.is_symlink():
+        return str(link.readlink())
+    return read_small(link).decode("utf-8", "replace") if is_pointer(link) else None
+
+
+def is_pointer(path: Path) -> bool:
+    """Whether a path among the checkpoints of a run is a link, or a file in the place of one."""
+    return path.parent.absolute().name == "checkpoints" and (path.is_symlink() or (path.name in LINKS and path.is_file()))
 
 
 def follow_links(path: Path) -> Path:
     """The directory that a path leads to. The links of a run must stay among its checkpoints."""
     for _ in range(MOST_LINKS):
-        if not path.is_symlink() or STEP_NAME.fullmatch(path.name):
-            return path  # a checkpoint is no link: opening it says so
-        target = str(path.readlink())
-        if path.name in LINKS and path.parent.absolute().name == "checkpoints" and STEP_NAME.fullmatch(target) is None:
+        target = None if STEP_NAME.fullmatch(path.name) else target_of(path)
+        if target is None:
+            return path  # a checkpoint is no link: opening one fails
+        if path.name in LINKS and is_pointer(path) and STEP_NAME.fullmatch(target) is None:
             raise CheckpointError(
                 f"{path} points to {target!r} and not to a checkpoint beside it, so it is not followed; name the checkpoint "
                 "itself"
@@ -49,19 +64,26 @@ class CheckpointFolder:
         self.path = follow_links(path)
         self.place = f"the checkpoint {self.path}"
         try:
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self._descriptor: int | None = None
+            if HOLDS_DIRECTORIES:
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | SAFELY)
+            held = self.path.lstat() if self._descriptor is None else os.fstat(self._descriptor)
         except FileNotFoundError as error:
             raise _pruned(self.path) from error
         except OSError as error:
             if os.path.lexists(self.path) and not stat.S_ISDIR(mode := self.path.lstat().st_mode):
                 raise not_regular(self.path, mode) from error
             raise CheckpointError(f"cannot read {self.path}: {error.strerror}") from error
+        if not stat.S_ISDIR(held.st_mode):
+            raise not_regular(self.path, held.st_mode)
+        self._identity = held.st_dev, held.st_ino
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.close(self._descriptor)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
     def read_manifest(self) -> dict[str, Any]:
         """The manifest, if it is intact and this package can read its version. Its parts may be newer."""
@@ -100,7 +122,7 @@ class CheckpointFolder:
 
     def identity(self, name: str) -> tuple[int, ...] | None:
         """The identity of a file in this directory."""
-        return identity_of(Path(name), folder=self._descriptor)
+        return identity_of(self.path / name, folder=self._descriptor)
 
     def _expected(self, name: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         expected: dict[str, Any] | None = manifest["files"].get(name)
@@ -134,12 +156,11 @@ class CheckpointFolder:
 
     def _require_present(self, error: OSError) -> None:
         """Raises if the directory was replaced or removed, which is no damage."""
-        held = os.fstat(self._descriptor)
         try:
             now = self.path.stat()
         except OSError:
             raise _pruned(self.path) from error
-        if (now.st_dev, now.st_ino) != (held.st_dev, held.st_ino):
+        if (now.st_dev, now.st_ino) != self._identity:
             raise _pruned(self.path) from error
 
 
@@ -162,7 +183,7 @@ def fingerprint(pieces: Iterable[bytes]) -> dict[str, Any]:
 def identity_of(file: Path, *, folder: int | None = None) -> tuple[int, ...] | None:
     """A regular file's identity, which changes when the file is replaced or written to; None for anything else."""
     try:
-        found = os.stat(file, dir_fd=folder, follow_symlinks=False)
+        found = os.stat(file if folder is None else file.name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return None
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None

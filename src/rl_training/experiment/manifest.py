@@ -43,6 +43,8 @@ class Info(BaseModel):
 
     step: Whole = -1
     metrics_bytes: Whole = -1
+    episodes_bytes: Whole = 0
+    episodes_begun: list[float] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _times_are_numbers(self) -> Self:

@@ -1,4 +1,4 @@
-"""The log of a run: one JSON object per line, and the same numbers as TensorBoard events.
+"""The logs of a run: one JSON object per line, for metrics and for episodes.
 
 Keys that begin with ``time/`` hold measured times; everything else is the same in every repetition of a run.
 """
@@ -9,25 +9,24 @@ import contextlib
 import json
 import math
 import os
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rl_training.errors import CheckpointError
-from rl_training.experiment.files import open_regular, open_to_read, own_directory
+from rl_training.experiment.files import open_regular, open_to_read
 
 METRICS_FILE = "metrics.jsonl"
+EPISODES_FILE = "episodes.jsonl"
 #: Bytes that a line of the log may have; a real one has a few hundred.
 LONGEST_LINE = 2**20
 
 
-class MetricsLog:
-    """Appends to ``metrics.jsonl``. A resumed run first removes what was logged after its checkpoint."""
+class LogFile:
+    """Appends to a log. A resumed run first removes what was logged after its checkpoint."""
 
-    def __init__(self, directory: Path, *, tensorboard: bool, keep_bytes: int = 0, from_step: int = 0) -> None:
-        path = directory / METRICS_FILE
+    def __init__(self, path: Path, *, keep_bytes: int = 0) -> None:
         try:
             self._file = os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
             length = os.fstat(self._file.fileno()).st_size
@@ -40,7 +39,6 @@ class MetricsLog:
         except OSError as error:
             raise CheckpointError(f"cannot write the log {path}: {error.strerror}") from error
         self._file.seek(0, os.SEEK_END)
-        self._events = _EventFile(directory / "tensorboard", from_step) if tensorboard else None
 
     def _end_last_line(self, path: Path) -> None:
         """A log that was cut or exchanged may end within a line, to which the next one must not be appended."""
@@ -55,11 +53,17 @@ class MetricsLog:
         clean = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
         }
-        try:
+        with self._writing():
             self._file.write(json.dumps({"kind": kind, "step": step, **clean}).encode() + b"\n")
+
+    def flush(self) -> None:
+        with self._writing():
             self._file.flush()
-            if self._events is not None:
-                self._events.write(kind, step, clean)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise CheckpointError(
                 f"cannot write the log {self._file.name}: {error.strerror}; free disk space, then resume: the checkpoints "
@@ -68,46 +72,13 @@ class MetricsLog:
 
     def position(self) -> int:
         """The length in bytes, after flushing to disk."""
+        self.flush()
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # the disk is full, which ``write`` has reported
             self._file.close()
-        if self._events is not None:
-            with contextlib.suppress(OSError):
-                self._events.close()
-
-
-class _EventFile:
-    """A TensorBoard event file, named after its first step rather than after the host."""
-
-    def __init__(self, directory: Path, from_step: int) -> None:
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-        from tensorboardX.proto.summary_pb2 import Summary
-        from tensorboardX.record_writer import RecordWriter
-
-        own_directory(directory, create=True)
-        self._event, self._summary = Event, Summary
-        self._writer = RecordWriter(str(directory / f"events.out.tfevents.{time.time_ns() // 1000}.step{from_step}"))
-        self._put(file_version="brain.Event:2", step=0)
-        if from_step:  # makes TensorBoard discard what an interrupted run logged after its checkpoint
-            self._put(session_log=SessionLog(status=SessionLog.START), step=from_step + 1)
-
-    def _put(self, **fields: Any) -> None:
-        self._writer.write(self._event(wall_time=time.time(), **fields).SerializeToString())
-
-    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        scalars = [
-            self._summary.Value(tag=f"{kind}/{key}", simple_value=value)
-            for key, value in values.items()
-            if isinstance(value, int | float)
-        ]
-        self._put(step=step, summary=self._summary(value=scalars))
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 def read_metrics(run_directory: Path, kind: str) -> list[dict[str, Any]]:
@@ -115,9 +86,9 @@ def read_metrics(run_directory: Path, kind: str) -> list[dict[str, Any]]:
     return [record for record in read_log(run_directory) if record["kind"] == kind]
 
 
-def read_log(run_directory: Path) -> list[dict[str, Any]]:
+def read_log(run_directory: Path, file: str = METRICS_FILE) -> list[dict[str, Any]]:
     """All records. Damaged lines are reported and left out; an incomplete last line is only left out."""
-    path = run_directory / METRICS_FILE
+    path = run_directory / file
     try:
         lines = list(_lines(path))
     except OSError as error:

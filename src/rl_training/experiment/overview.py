@@ -8,8 +8,10 @@ from pathlib import Path
 
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.files import parse_json, read_small
+from rl_training.experiment.layout import EVALUATION_FILE
 from rl_training.experiment.metrics import METRICS_FILE, read_log
-from rl_training.experiment.run import EVALUATION_FILE, is_run, read_run_config
+from rl_training.experiment.replacing import is_left_over
+from rl_training.experiment.run import is_run, read_run_config
 
 
 def runs_below(folder: Path) -> list[Path]:
@@ -27,7 +29,7 @@ def _search(folder: Path) -> Iterator[Path]:
         yield folder
         return
     for inner in folder.iterdir():
-        if inner.is_dir() and not inner.is_symlink():
+        if inner.is_dir() and not inner.is_symlink() and not is_left_over(inner):
             yield from _search(inner)
 
 

@@ -64,7 +64,7 @@ class SegmentWriter:
             return None
         file = self.folder / segment_name(part, known.block.ring, known.block.begin)
         try:
-            os.link(known.file, file, follow_symlinks=False)
+            os.link(known.file, file, follow_symlinks=os.link not in os.supports_follow_symlinks)
         except OSError:  # it is gone, or this file system has no hard links
             return None
         if identity_of(file) != known.identity:

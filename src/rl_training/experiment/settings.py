@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from types import UnionType
@@ -32,21 +33,34 @@ class Setting(NamedTuple):
     meaning: str
 
     def line(self) -> str:
-        """One line of text: what it is, its type and range, and its default."""
-        bounds = f", {self.bounds}" if self.bounds else ""
-        return f"{self.name}: {self.meaning} ({self.annotation}{bounds}; default {json.dumps(self.default)})"
+        """One line of text: what it is, its type and range, and its default, as in a config."""
+        return f"{self.name}: {self.meaning} ({self._kind()}; default {json.dumps(self.default)})"
+
+    def python_line(self) -> str:
+        """The same line for Python."""
+        return f"{self.name}: {self.meaning.replace('null', 'None')} ({self._kind()}; default {self.default!r})"
+
+    def _kind(self) -> str:
+        return f"{self.annotation}, {self.bounds}" if self.bounds else self.annotation
 
 
-def settings_of(model: type[BaseModel]) -> list[Setting]:
+@functools.cache
+def settings_of(model: type[BaseModel]) -> tuple[Setting, ...]:
     """The settings of a model with plain values, in their order. Those without a default, and groups, are left out."""
     schema = model.model_json_schema()
     found = []
-    for name, field in schema["properties"].items():
-        info = model.model_fields[name]
+    for name, info in ((info.alias or name, info) for name, info in model.model_fields.items()):
+        field = schema["properties"][name]
         if not info.is_required() and "$ref" not in field:
             default = field["default"] if "default" in field else info.get_default(call_default_factory=True)
-            found.append(Setting(name, _annotation(field), default, _bounds(info), str(field.get("description", ""))))
-    return found
+            meaning = str(field.get("description", ""))
+            found.append(Setting(name, _annotation(field), _fixed(default), _bounds(info), meaning))
+    return tuple(found)
+
+
+def _fixed(value: Any) -> Any:
+    """A default with tuples for lists."""
+    return tuple(map(_fixed, value)) if isinstance(value, list) else value
 
 
 def groups_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
@@ -56,8 +70,11 @@ def groups_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
 
 
 def _annotation(field: Mapping[str, Any]) -> str:
-    if "anyOf" in field:
-        return " | ".join(_annotation(option) for option in field["anyOf"])
+    options = field.get("anyOf") or field.get("oneOf")
+    if options:
+        return " | ".join(map(_annotation, options))
+    if "$ref" in field:  # a schedule
+        return _TYPES["object"]
     if "enum" in field:
         return f"Literal[{', '.join(map(json.dumps, field['enum']))}]"
     if "const" in field:

@@ -55,7 +55,7 @@ class CategoricalHead(ActionHead):
         self._spec = spec
 
     def log_prob_and_entropy(self, output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        log_probs = F.log_softmax(output, dim=1)
+        log_probs = output.log_softmax(dim=1)
         chosen = log_probs.gather(1, action.unsqueeze(1)).squeeze(1)
         return chosen, -(log_probs.exp() * log_probs).sum(dim=1)
 

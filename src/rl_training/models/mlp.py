@@ -90,6 +90,10 @@ class MLP(Encoder):
             make = NoisyLinear(inputs, outputs, generator) if noisy else make_linear(inputs, outputs, generator, gain)
             self.linears.append(make)
         self.layers = nn.ModuleList(self.linears)
+        #: the dictionaries of the linear layers' parameters; looking up ``layer.weight`` takes a microsecond
+        self._owned: list[dict[str, Any]] = [
+            {} if isinstance(layer, NoisyLinear) else layer._parameters for layer in self.linears
+        ]
         self.activation = activation
         self._activate = ACTIVATIONS[activation][0]
         self.activate_last = activate_last
@@ -99,11 +103,11 @@ class MLP(Encoder):
 
     def forward(self, x: Tensor) -> Tensor:
         # F.linear on the parameters: calling each layer as a module takes as long again as the arithmetic.
-        last = len(self.linears) - 1
-        for i, layer in enumerate(self.linears):
-            x = F.linear(x, layer.weight, layer.bias)
-            if i < last or self.activate_last:
-                x = self._activate(x if self.norms is None else self.norms[i](x))
+        norms, activated = self.norms, len(self.linears) - (not self.activate_last)
+        for i, (layer, owned) in enumerate(zip(self.linears, self._owned, strict=True)):
+            x = F.linear(x, owned["weight"], owned["bias"]) if owned else F.linear(x, layer.weight, layer.bias)
+            if i < activated:
+                x = self._activate(x if norms is None else norms[i](x))
         return x
 
     def has_numpy(self) -> bool:

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import math
-import os
-import resource
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import nn
 
 from rl_training.errors import ConfigError
+from rl_training.limits import addresses_left, machine_memory
 
 Layer = TypeVar("Layer", bound=nn.Module)
 
 
 def require_room(*shape: int) -> None:
     """Refuses a layer whose weights (float32) are larger than the machine's memory, before they are allocated."""
-    needed, memory = 4 * math.prod(shape), _whole_memory()
-    if needed > memory:
+    needed = 4 * math.prod(shape)
+    memory = min((known for known in (machine_memory(), addresses_left()) if known is not None), default=None)
+    if memory is not None and needed > memory:
         raise ConfigError(
             f"a layer of {' x '.join(map(str, shape))} weights needs {needed / 1e9:.1f} GB, but there are {memory / 1e9:.1f} "
             "GB of memory for it; lower the sizes of the network in algo_kwargs, such as hidden_sizes"
         )
-
-
-def _whole_memory() -> int:
-    """The machine's memory, or the addresses that ``ulimit -v`` leaves to this process."""
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return whole
-    pages = Path("/proc/self/statm")
-    used = int(pages.read_text("utf-8").split()[0]) * resource.getpagesize() if pages.exists() else 0
-    return min(whole, max(limit - used, 0))
 
 
 def uninitialised(layer: Layer) -> Layer:

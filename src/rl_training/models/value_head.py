@@ -35,7 +35,7 @@ class ValueHead(nn.Module):
         self.value = make_mlp([inputs, *hidden, atoms], generator, style, noisy=noisy) if dueling else None
 
     def forward(self, features: Tensor) -> Tensor:
-        advantage: Tensor = self.advantage(features).unflatten(1, (self.actions, self.atoms))
+        advantage: Tensor = self.advantage(features).view(-1, self.actions, self.atoms)
         if self.value is None:
             return advantage
         value: Tensor = self.value(features).unsqueeze(1)

@@ -75,7 +75,8 @@ class AtomNetwork(ValueNetwork):
 
     def atoms(self, obs: Tensor) -> Tensor:
         """(batch, ...) observations -> (batch, action, atom)."""
-        atoms: Tensor = self.head(self.trunk(self.trunk.prepare(obs)))
+        trunk = self.trunk
+        atoms: Tensor = self.head(trunk(trunk.prepare(obs)))
         return atoms
 
     @abstractmethod

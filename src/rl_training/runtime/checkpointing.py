@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from rl_training.experiment.checkpoint import Part, load_checkpoint, read_manifest, write_checkpoint
 from rl_training.experiment.compat import part_of, with_defaults
 from rl_training.experiment.folder import CheckpointFolder
-from rl_training.experiment.run import REPLAY_PART, TRAINING_PARTS
+from rl_training.experiment.layout import REPLAY_PART, TRAINING_PARTS
+from rl_training.experiment.manifest import checkpoint_name
 from rl_training.experiment.segments import SegmentReader
+from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.inference import acting_parts, fitting
 
 if TYPE_CHECKING:
@@ -22,7 +24,9 @@ class Checkpointer:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self.count = 0  # checkpoints that were due so far
+        self.best_return: float | None = None
         self._saved_at = -1
+        self._new: Path | None = None  # a checkpoint of the run that the hooks do not know of
 
     def save_due(self) -> None:
         """Saves because the interval is over."""
@@ -44,13 +48,25 @@ class Checkpointer:
         trainer.run.require_present()
         info = trainer.log.info(trainer.env_steps)
         trainer.run.save(trainer.env_steps, self._parts(replay=replay), info)
+        self._new = trainer.run.checkpoints / checkpoint_name(trainer.env_steps)
         if replay or not wanted:
             self._saved_at = trainer.env_steps
 
-    def save_best(self) -> None:
-        """Saves the policy as the best one so far."""
+    def announce(self) -> None:
+        """Tells the hooks of the last checkpoint, once it is on disk."""
+        run, self._new, path = self._trainer.run, None, self._new
+        if run is not None and path is not None and self._trainer.hooks.listens("on_checkpoint"):
+            run.wait()
+            self._trainer.hooks.emit("on_checkpoint", path)
+
+    def on_evaluation(self, result: EvaluationResult) -> None:
+        """Saves the policy if it is the best one so far."""
+        self.outdated()  # a checkpoint already written at this step lacks this evaluation
         trainer = self._trainer
-        if trainer.run is not None:
+        if self.best_return is not None and result.mean_return <= self.best_return:
+            return
+        self.best_return = result.mean_return
+        if trainer.run is not None and trainer.config.eval.keep_best:
             parts = acting_parts(trainer.policy, trainer.config)
             trainer.run.save(trainer.env_steps, parts, trainer.log.info(trainer.env_steps), best=True)
 
@@ -91,6 +107,7 @@ class Checkpointer:
             reader = SegmentReader(folder, REPLAY_PART, manifest)
             trainer.load(parts, reader.read)
             trainer.log.restore(manifest["info"])
+        self._new = checkpoint
         if with_replay:
             self._saved_at = trainer.env_steps
             if trainer.run is not None:

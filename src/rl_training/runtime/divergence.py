@@ -65,7 +65,7 @@ class DivergenceWatch:
         trainer = self._trainer
         before = "never since this session began" if self._finite_at is None else f"last at step {self._finite_at}"
         settings = trainer.config.algo_kwargs
-        advice = [f"lower algo_kwargs.learning_rate ({settings.learning_rate:g} now)"]
+        advice = [f"lower algo_kwargs.learning_rate ({settings.learning_rate_schedule()(trainer.env_steps):g} now)"]
         clip = getattr(settings, "max_grad_norm", None)
         if clip is not None:
             advice.append(f"lower algo_kwargs.max_grad_norm ({clip:g} now)")
@@ -84,4 +84,7 @@ class DivergenceWatch:
         latest = run.checkpoints / "latest"
         if not latest.exists():
             return "No checkpoint had been written by then. "
-        return f"The last finite checkpoint is {latest.resolve()}; resuming from it would diverge again. "
+        return (
+            f"The last finite checkpoint is {latest.resolve()}; resuming from it would diverge again, unless with a change "
+            "(resume --set). "
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -14,18 +13,20 @@ RECENT_EPISODES = 100
 
 
 class EpisodeStatistics:
-    """The number of episodes, and the returns and lengths of the most recent ones."""
+    """The number of episodes, and the returns, lengths and successes of the most recent ones."""
 
     def __init__(self) -> None:
         self.count = 0
         self._returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
+        self._successes: deque[float] = deque(maxlen=RECENT_EPISODES)  # of environments that report them
 
-    def add(self, finished: Iterable[Episode]) -> None:
-        for episode in finished:
-            self.count += 1
-            self._returns.append(episode.episode_return)
-            self._lengths.append(episode.length)
+    def on_episode(self, episode: Episode) -> None:
+        self.count += 1
+        self._returns.append(episode.episode_return)
+        self._lengths.append(episode.length)
+        if episode.success is not None:
+            self._successes.append(episode.success)
 
     @property
     def mean_length(self) -> float | None:
@@ -37,12 +38,20 @@ class EpisodeStatistics:
         if self._returns:
             metrics["return_mean"] = float(np.mean(self._returns))
             metrics["length_mean"] = float(np.mean(self._lengths))
+        if self._successes:
+            metrics["success_rate"] = float(np.mean(self._successes))
         return metrics
 
     def state_dict(self) -> State:
-        return {"count": self.count, "returns": list(self._returns), "lengths": list(self._lengths)}
+        return {
+            "count": self.count,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+            "successes": list(self._successes),
+        }
 
     def load_state_dict(self, state: State) -> None:
         self.count = state["count"]
         self._returns.extend(state["returns"])
         self._lengths.extend(state["lengths"])
+        self._successes.extend(state["successes"])

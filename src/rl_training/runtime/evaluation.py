@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from rl_training.rng import FINAL_EPISODES
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Returns and lengths, in the order of the episodes."""
+    """Returns and lengths, in the order of the episodes, and successes if the environment reports them for all."""
 
     returns: list[float]
     lengths: list[int]
+    successes: list[float] = field(default_factory=list)
 
     @property
     def mean_return(self) -> float:
@@ -37,10 +38,12 @@ class EvaluationResult:
             "return_min": float(np.min(self.returns)),
             "return_max": float(np.max(self.returns)),
             "length_mean": float(np.mean(self.lengths)),
+            **({"success_rate": float(np.mean(self.successes))} if self.successes else {}),
         }
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.summary(), "returns": self.returns, "lengths": self.lengths}
+        successes = {"successes": self.successes} if self.successes else {}
+        return {**self.summary(), "returns": self.returns, "lengths": self.lengths, **successes}
 
 
 def evaluate_policy(
@@ -58,12 +61,13 @@ def evaluate_policy(
     """Episode k runs in environment k mod n, so that long and short episodes count equally and the result does not depend
     on which finishes first. Returns None if it is stopped early. The episodes are the first ones of ``stream``.
 
-    With ``rng`` the policy explores as it did at ``env_steps``. ``watch`` is told how many episodes are done.
+    With ``rng`` the policy explores as it did at ``env_steps``. ``watch`` gets the number of finished episodes.
     """
     pool.reset(stream, limit)
     n = pool.num_envs
     carry = policy.initial_carry(n)
     returns, lengths = [0.0] * episodes, [0] * episodes
+    successes: dict[int, float] = {}
     active, done = list(range(min(n, episodes))), 0
     while active:
         if should_stop():
@@ -74,8 +78,11 @@ def evaluate_policy(
         for episode in finished:
             k = episode.env_index + n * episode.number
             returns[k], lengths[k] = episode.episode_return, episode.length
+            if episode.success is not None:
+                successes[k] = episode.success
             done += 1
             if k + n >= episodes:
                 active.remove(episode.env_index)
         watch(done, episodes)
-    return EvaluationResult(returns, lengths)
+    reported = [successes[k] for k in range(episodes)] if len(successes) == episodes else []
+    return EvaluationResult(returns, lengths, reported)

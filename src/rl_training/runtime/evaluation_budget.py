@@ -43,7 +43,7 @@ class EvaluationBudget:
         length = max(seen.mean_length or env_steps / num_envs, self._last_length, 1.0)
         return int(max(0.0, allowed - self._spent) / length)
 
-    def spend(self, result: EvaluationResult) -> None:
+    def on_evaluation(self, result: EvaluationResult) -> None:
         """Counts an evaluation during training."""
         self._spent += sum(result.lengths)
         self._last_length = sum(result.lengths) / len(result.lengths)

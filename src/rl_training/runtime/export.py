@@ -23,13 +23,14 @@ from rl_training.errors import CheckpointError, ConfigError, MissingExtraError
 from rl_training.experiment.compat import PartContext, migrate, readable_version, stamp
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import open_to_read, parse_json, remove, replace_text, with_usual_permissions
-from rl_training.experiment.run import ACTING_PARTS
+from rl_training.experiment.layout import ACTING_PARTS
 from rl_training.experiment.states import parse_arrays
 from rl_training.experiment.trust import Trust
 from rl_training.models.custom import NetworkFunction, PythonNetwork
 from rl_training.runtime.divergence import require_finite
 from rl_training.runtime.export_description import KEY, describe_export, input_names, output_names
 from rl_training.runtime.inference import fitting, nested, policy_of, predict
+from rl_training.runtime.onnx_policy import OnnxPolicy, load_onnx
 from rl_training.types import Array, Carry, ObservationLeaf, SpaceSpec
 
 FORMATS = ("onnx", "safetensors")
@@ -221,7 +222,7 @@ def _export_safetensors(policy: Policy, config: TrainConfig, path: Path) -> floa
     save_file(arrays, path, metadata={"rl_training": json.dumps(description)})
     entries = _random_entries(policy.spec, VERIFIED_OBSERVATIONS)
     given = config.algo_kwargs.network
-    loaded = load_exported(path, network=given if isinstance(given, PythonNetwork) else None)
+    loaded = _load_safetensors(path, network=given if isinstance(given, PythonNetwork) else None)
     return _largest_difference(_outputs(policy, entries), _outputs(loaded.policy, entries))
 
 
@@ -245,15 +246,20 @@ class ExportedPolicy:
         return predict(self.policy, obs, state, episode_start, reward=reward, action_mask=action_mask)
 
 
-def load_exported(path: str | Path, *, trust_modules: bool = False, network: NetworkFunction | None = None) -> ExportedPolicy:
-    """Loads the policy from a safetensors export of this version or an older one. ONNX files are for other programs.
+def load_exported(
+    path: str | Path, *, trust_modules: bool = False, network: NetworkFunction | None = None
+) -> ExportedPolicy | OnnxPolicy:
+    """Loads an exported policy, which has ``predict``. An ONNX file acts through onnxruntime (extra: onnx).
 
-    An algorithm or network of another package (``module:Class``) is imported only from a trusted place, unless
-    ``trust_modules``; ``network`` replaces the network that the export names.
+    An algorithm or network of another package (``module:Class``) that a safetensors file names is imported only from a
+    trusted place, unless ``trust_modules``; ``network`` replaces the network that it names.
     """
     path = Path(path)
-    if path.suffix == ".onnx":
-        raise ConfigError(f"{path} is for ONNX runtimes, such as onnxruntime; load_exported reads an export to .safetensors")
+    return load_onnx(path) if path.suffix == ".onnx" else _load_safetensors(path, trust_modules, network)
+
+
+def _load_safetensors(path: Path, trust_modules: bool = False, network: NetworkFunction | None = None) -> ExportedPolicy:
+    """The policy in a safetensors export of this version or an older one."""
     place = f"the exported policy {path}"
     description, weights = _read_export(path)
     algo = description["config"].get("algo")

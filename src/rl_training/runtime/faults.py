@@ -6,9 +6,10 @@ import json
 import shlex
 from typing import TYPE_CHECKING
 
-from rl_training.errors import CheckpointError, DivergenceError, EnvironmentFault, RLTrainingError
+from rl_training.errors import CheckpointError, DivergenceError, EnvironmentFault, HookError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import replace_text
+from rl_training.experiment.layout import FAULT_PREFIX
 from rl_training.experiment.run import Run
 from rl_training.experiment.trust import trust_option
 from rl_training.tracebacks import frames_of
@@ -17,19 +18,24 @@ if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer
 
 
-def explained(trainer: Trainer, error: EnvironmentFault | DivergenceError) -> RLTrainingError:
-    """The error to raise in place of this one, with what the user needs to know. After a fault the run is saved as it was
-    before the failing step, with a report that reproduces the failure."""
+def explained(trainer: Trainer, error: Exception) -> Exception:
+    """The error to raise in place of this one, with what the user needs to know. After the fault of an environment the run is
+    saved as it was before the failing step, with a report that reproduces the failure; after that of a hook, as it is."""
     if isinstance(error, DivergenceError):
         return trainer.divergence.explained(error)
-    if trainer.run is None:
+    if trainer.run is None or not isinstance(error, EnvironmentFault | HookError):
         return error
+    trainer.hooks.lenient = True
     try:
         trainer.divergence.check()  # what diverged may have led to the fault, and is never saved
         if trainer.started:
             trainer.checkpoints.save_last()
             trainer.run.wait()
-        report = write_fault_report(trainer.run, error, trainer.config, trainer.env_steps if trainer.started else None)
+        reached = trainer.env_steps if trainer.started else None
+        if isinstance(error, EnvironmentFault):
+            report = write_fault_report(trainer.run, error, trainer.config, reached)
+        else:
+            report = f"{_saved(reached)}; once the hook is fixed, resume {trainer.run.path} with the same hooks"
     except DivergenceError as divergence:
         return trainer.divergence.explained(divergence)
     except (CheckpointError, OSError) as failure:
@@ -41,7 +47,7 @@ def explained(trainer: Trainer, error: EnvironmentFault | DivergenceError) -> RL
 def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, env_steps: int | None) -> str:
     """Writes ``fault-step-N.json`` into the run directory; returns a sentence on how to reproduce and to continue. Without
     ``env_steps``, the run had not begun."""
-    path = run.path / f"fault-step-{env_steps or 0}.json"
+    path = run.path / f"{FAULT_PREFIX}{env_steps or 0}.json"
     report = {
         "env_id": fault.env_id,
         "env_kwargs": config.env_kwargs,
@@ -56,8 +62,11 @@ def write_fault_report(run: Run, fault: EnvironmentFault, config: TrainConfig, e
         reproduces = (
             "the episode seed, but the episode is longer than checkpoint.max_replay_steps, so its actions are not kept"
         )
-    saved = "The run had not begun" if env_steps is None else f"The run is saved at step {env_steps}"
     return (
-        f"{saved}; {path} has {reproduces}. Once the environment is fixed: rl-training resume "
+        f"{_saved(env_steps)}; {path} has {reproduces}. Once the environment is fixed: rl-training resume "
         f"{shlex.quote(str(run.path))}{trust_option(config, run.path)}"
     )
+
+
+def _saved(env_steps: int | None) -> str:
+    return "The run had not begun" if env_steps is None else f"The run is saved at step {env_steps}"

@@ -70,11 +70,11 @@ def policy_of(
     return policy, config
 
 
-def recorded_observation(checkpoint: Path) -> ObservationSpec:
-    """What the observations were taken for when a checkpoint was written."""
+def recorded_agent(checkpoint: Path) -> tuple[dict[str, Any], ObservationSpec]:
+    """The unchecked config of a checkpoint, and what the observations were taken for when it was written."""
     agent = load_checkpoint(checkpoint, ("agent",)).parts["agent"]
     with fitting(f"the checkpoint {checkpoint}"):
-        return SpaceSpec.from_json(agent["spaces"]).observation
+        return dict(agent["config"]), SpaceSpec.from_json(agent["spaces"]).observation
 
 
 @contextlib.contextmanager
@@ -124,21 +124,23 @@ def predict(
     observations that start an episode: their rows of the state are reset first, and they need no reward. ``action_mask``
     marks the discrete actions that are allowed.
     """
-    batch, single = _as_batch(obs, policy.spec.observation)
+    batch, single = as_batch(obs, policy.spec.observation)
     encoded = policy.spec.observation.encode(batch)
-    start = _as_starts(episode_start, len(encoded))
+    start = as_starts(episode_start, len(encoded))
     if state is None or start.all():
         carry = policy.initial_carry(len(encoded))
     else:
-        _require_rows(state, len(encoded))
-        carry = policy.reset_carry(_with_reward(policy, state, reward, start), start)
-    mask = _as_mask(action_mask, len(encoded), policy.spec)
+        require_rows(state, len(encoded))
+        noted = policy.note_reward(state, as_rewards(reward, start)) if policy.takes_reward else state
+        carry = policy.reset_carry(noted, start)
+    mask = as_mask(action_mask, len(encoded), policy.spec)
     output = policy.act(encoded, carry, rng=rng, env_steps=env_steps, action_mask=mask)
     actions = policy.spec.action.to_env(output.action)
     return (actions[0] if single else actions), output.carry
 
 
-def _as_starts(episode_start: Any, rows: int) -> NDArray[np.bool_]:
+def as_starts(episode_start: Any, rows: int) -> NDArray[np.bool_]:
+    """Which of the observations start an episode."""
     try:
         starts = np.asarray(False if episode_start is None else episode_start)
         if starts.dtype.kind not in "biuf" or not np.isin(starts, (0, 1)).all():
@@ -150,7 +152,8 @@ def _as_starts(episode_start: Any, rows: int) -> NDArray[np.bool_]:
         ) from error
 
 
-def _require_rows(state: Carry, rows: int) -> None:
+def require_rows(state: Carry, rows: int) -> None:
+    """Refuses a state that is not that of these observations."""
     for array in state:
         if len(array) != rows:
             raise ObservationError(
@@ -159,9 +162,8 @@ def _require_rows(state: Carry, rows: int) -> None:
             )
 
 
-def _with_reward(policy: Policy, state: Carry, reward: Any, start: NDArray[np.bool_]) -> Carry:
-    if not policy.takes_reward:
-        return state
+def as_rewards(reward: Any, start: NDArray[np.bool_]) -> Array:
+    """The rewards of the previous actions; 0 where an episode starts."""
     try:
         rewards = np.broadcast_to(_as_numbers(reward).astype(np.float32), start.shape)
     except (TypeError, ValueError, OverflowError):
@@ -171,10 +173,11 @@ def _with_reward(policy: Policy, state: Carry, reward: Any, start: NDArray[np.bo
             f"this policy takes rewards as inputs: pass the reward of the previous action for each observation that does not "
             f"start an episode, as one number or one per row, not {shown(reward)}"
         )
-    return policy.note_reward(state, np.where(start, np.float32(0.0), rewards))
+    return np.where(start, np.float32(0.0), rewards)
 
 
-def _as_mask(action_mask: Any, rows: int, spec: SpaceSpec) -> NDArray[np.bool_] | None:
+def as_mask(action_mask: Any, rows: int, spec: SpaceSpec) -> NDArray[np.bool_] | None:
+    """The allowed actions of each observation; None if there is no mask."""
     if action_mask is None:
         if spec.action.masked:
             warnings.warn(
@@ -209,7 +212,7 @@ def _as_numbers(value: Any) -> Array:
     return array if array.dtype == np.uint8 else array.astype(np.float64)
 
 
-def _as_batch(obs: Any, spec: ObservationSpec) -> tuple[Any, bool]:
+def as_batch(obs: Any, spec: ObservationSpec) -> tuple[Any, bool]:
     """The observations with a batch axis in every entry, nested as the space is, and whether there was none."""
     if spec.plain:
         batch, single = _as_leaf_batch(obs, spec.leaves[0], "the observation")

@@ -20,7 +20,6 @@ class Learner(ABC):
     """Takes the collected steps and updates the algorithm. Its state dict and its snapshot hold its whole state."""
 
     separate_replay: ClassVar[bool] = False  # whether ``snapshot`` is not empty; it need not be in every checkpoint
-    has_statistics = False  # whether the policy has running statistics that change with every step
 
     def __init__(self, algorithm: Algorithm[Any, Any], timer: PhaseTimer) -> None:
         self._learning, self._timer = algorithm, timer
@@ -42,8 +41,8 @@ class Learner(ABC):
         """The maximum memory of the stored experience."""
 
     @abstractmethod
-    def observe(self, collected: Collected, env_steps: int) -> None:
-        """Adds one step of all environments, then makes the updates that are due."""
+    def observe(self, collected: Collected, env_steps: int) -> bool:
+        """Adds one step of all environments, then makes the updates that are due. Returns whether the policy has changed."""
 
     @abstractmethod
     def compile(self) -> None:
@@ -89,22 +88,23 @@ class OffPolicyLearner(Learner):
         self.replay = algorithm.make_replay(num_envs)
         self._learn_from = algorithm.config.learning_starts
         self._due = Due(algorithm.config.train_freq)
-        self.has_statistics = algorithm.has_statistics
 
     @property
     def nbytes(self) -> int:
         return self.replay.nbytes
 
-    def observe(self, collected: Collected, env_steps: int) -> None:
+    def observe(self, collected: Collected, env_steps: int) -> bool:
         replay, algorithm, timer = self.replay, self.algorithm, self._timer
         replay.observe(collected.step, collected.carry)
-        if self.has_statistics:
+        changed = algorithm.has_statistics
+        if changed:
             algorithm.observe(collected.step)
         timer.lap("rest")
         if env_steps < self._learn_from or len(replay) < replay.batch_size:
-            return
+            return changed
         self._due.add(len(collected.step.reward))
-        for _ in range(self._due.settle() * algorithm.config.gradient_steps):
+        updates = self._due.settle() * algorithm.config.gradient_steps
+        for _ in range(updates):
             batch = replay.sample(env_steps)
             timer.lap("sampling")
             self._last = algorithm.update(batch, env_steps)
@@ -112,6 +112,7 @@ class OffPolicyLearner(Learner):
             if batch.indices is not None and self._last.priorities is not None:
                 self._update_priorities(batch, self._last.priorities.cpu().numpy())
                 timer.lap("sampling")
+        return changed or updates > 0
 
     def _update_priorities(self, batch: Any, priorities: Array) -> None:
         try:
@@ -180,13 +181,15 @@ class OnPolicyLearner(Learner):
     def nbytes(self) -> int:
         return self.rollout.nbytes
 
-    def observe(self, collected: Collected, env_steps: int) -> None:
+    def observe(self, collected: Collected, env_steps: int) -> bool:
         self.rollout.add(collected.step, collected.carry, collected.next_carry, collected.action_mask)
         self._timer.lap("rest")
-        if self.rollout.full:
-            self._last = self.algorithm.update(self.rollout.rollout(), env_steps)
-            self.rollout.clear()
-            self._timer.lap("update")
+        if not self.rollout.full:
+            return False
+        self._last = self.algorithm.update(self.rollout.rollout(), env_steps)
+        self.rollout.clear()
+        self._timer.lap("update")
+        return True
 
     def compile(self) -> None:
         self.algorithm.compile(self.rollout.whole())

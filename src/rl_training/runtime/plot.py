@@ -1,49 +1,49 @@
-"""Plots the learning curves of one or more runs."""
+"""Plots the learning curves of runs."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.config import rename_old
+from rl_training.errors import ConfigError
+from rl_training.experiment.curves import RETURN, compare, find_runs, on_common_steps, read_curves, smoothed
 from rl_training.experiment.files import remove
-from rl_training.experiment.metrics import METRICS_FILE, read_log
-from rl_training.experiment.run import is_run, read_run_config
-from rl_training.experiment.trust import Trust
 
-Curve = tuple[list[int], list[float]]
+#: Curves with at most this many points have a marker at each.
+FEW_POINTS = 40
+NAMES = {"eval/return_mean": "return in evaluations", "train/return_mean": "return in training"}
 
 
-def plot_runs(paths: Sequence[Path], output: Path) -> list[str]:
-    """Plots returns against env steps; runs that differ only in their seed become a mean with a band. Returns the labels."""
-    groups = _group_by_config(paths)
+def plot_runs(
+    paths: Sequence[Path], output: Path, *, metric: str = RETURN, smooth: int = 1, title: str | None = None
+) -> list[str]:
+    """Plots a metric against env steps, for the runs among these paths and below them. Runs that differ only in their seed
+    become a mean with a band of one standard deviation. Returns a line about each curve."""
+    comparison = compare(find_runs(paths))
+    drawn = [(group, *read_curves(group.runs, metric)) for group in comparison.groups]
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    labels = []
-    for label, members in groups.items():
-        logs = {path: read_log(path) for path in members}
-        evaluated = all(any(record["kind"] == "eval" for record in log) for log in logs.values())
-        kind = "eval" if evaluated else "train"
-        curves = [_curve(path, [record for record in log if record["kind"] == kind]) for path, log in logs.items()]
-        steps, returns = on_common_steps(curves)
-        count = f", {len(members)} seeds" if len(members) > 1 else ""
-        text = f"{label} ({'evaluation' if evaluated else 'training'}{count})"
-        labels.append(text)
-        (line,) = axes.plot(steps, returns.mean(axis=0), label=text)
-        if len(members) > 1:
-            mean, spread = returns.mean(axis=0), returns.std(axis=0)
+    lines = []
+    for group, name, curves in drawn:
+        where = {"eval": "evaluation", "train": "training"}.get(name.partition("/")[0], name)
+        count = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
+        lines.append(f"{group.label} ({where}{count})")
+        label = f"{where}{count}" if group.label == comparison.title else lines[-1]
+        steps, values = on_common_steps([(steps, smoothed(values, smooth)) for steps, values in curves])
+        mean, spread = values.mean(axis=0), values.std(axis=0)
+        marker = "o" if len(steps) <= FEW_POINTS else None
+        (line,) = axes.plot(steps, mean, marker=marker, markersize=4, label=label)
+        if len(group.runs) > 1:
             axes.fill_between(steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.2, linewidth=0)
+    names = list(dict.fromkeys(name for _, name, _ in drawn))
+    axes.set_title(comparison.title if title is None else title)
     axes.set_xlabel("environment steps")
-    axes.set_ylabel("return")
+    axes.set_ylabel((NAMES.get(names[0], names[0]) if len(names) == 1 else "return") + _of(smooth))
+    axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize="small")
     partial = output.with_name(f".writing-{output.name}")
@@ -56,45 +56,8 @@ def plot_runs(paths: Sequence[Path], output: Path) -> list[str]:
     finally:
         pyplot.close(figure)
         partial.unlink(missing_ok=True)
-    return labels
+    return lines
 
 
-def _group_by_config(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Groups runs by label. Runs with the same label differ only in seed and output directory; different configs of the same
-    algorithm and environment are numbered."""
-    members: dict[str, list[Path]] = {}
-    names: dict[str, str] = {}
-    for path in paths:
-        if not is_run(path) or not (path / METRICS_FILE).exists():
-            raise CheckpointError(f"{path} is not a run directory with a {METRICS_FILE}")
-        config = _config_of(path)
-        key = repr({name: value for name, value in config.items() if name not in ("seed", "output_dir")})
-        members.setdefault(key, []).append(path)
-        names[key] = f"{config['algo']} {config['env_id']}"
-    groups: dict[str, list[Path]] = {}
-    for key, runs in members.items():
-        same = [other for other in members if names[other] == names[key]]
-        groups[names[key] if len(same) == 1 else f"{names[key]} #{same.index(key) + 1}"] = runs
-    return groups
-
-
-def _config_of(path: Path) -> dict[str, Any]:
-    """The settings of a run, under current names unless that needs a module that is not trusted."""
-    data = read_run_config(path)
-    with contextlib.suppress(ConfigError):
-        Trust(path).require_algo(data)
-        return rename_old(data)
-    return data
-
-
-def _curve(path: Path, log: Sequence[dict[str, Any]]) -> Curve:
-    records = [record for record in log if record.get("return_mean") is not None]
-    if not records:
-        raise CheckpointError(f"{path} has logged no returns yet")
-    return [record["step"] for record in records], [record["return_mean"] for record in records]
-
-
-def on_common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Interpolates all curves linearly at the steps of the shortest one. Returns (steps,) and (curve, steps)."""
-    steps = np.asarray(min((curve[0] for curve in curves), key=lambda points: points[-1]))
-    return steps, np.stack([np.interp(steps, *curve) for curve in curves])
+def _of(smooth: int) -> str:
+    return f" (mean of {smooth} points)" if smooth > 1 else ""

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rl_training.runtime.evaluation import EvaluationResult
-
-
-class Watched(Protocol):
-    """The part of a trainer that a progress display reads."""
-
-    env_steps: int
-
-    def progress_values(self) -> Mapping[str, float]: ...
+    from rl_training.runtime.hooks import Training
 
 
 class Progress:
-    """The interface. This base class shows nothing."""
+    """The interface: a hook that is also called for other things. This base class shows nothing."""
 
     def __enter__(self) -> Progress:
         return self
@@ -29,7 +21,7 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         pass
 
-    def start(self, watched: Watched, total: int) -> None:
+    def on_start(self, training: Training) -> None:
         pass
 
     def note(self, text: str) -> None:
@@ -39,13 +31,13 @@ class Progress:
         """Shows a line that must not be missed, even if nothing else is shown."""
         print(text, file=sys.stderr, flush=True)
 
-    def update(self, watched: Watched) -> None:
-        pass
+    def update(self) -> None:
+        """Called between any two steps."""
 
     def evaluating(self, done: int, episodes: int) -> None:
         """Shows how far an evaluation is."""
 
-    def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
+    def on_evaluation(self, result: EvaluationResult) -> None:
         pass
 
 
@@ -53,24 +45,25 @@ class _TimedProgress(Progress):
     """Updates the display every ``seconds`` seconds, however fast training is."""
 
     seconds: float
+    _training: Training
 
     def __init__(self) -> None:
         self._total = 0
-        self._start_step = 0.0
+        self._start_step = 0
         self._next = time.monotonic() + self.seconds
         self._start_time = 0.0
 
-    def start(self, watched: Watched, total: int) -> None:
-        self._total = total
-        self._start_step, self._start_time = watched.env_steps, time.monotonic()
+    def on_start(self, training: Training) -> None:
+        self._training, self._total = training, training.total_timesteps
+        self._start_step, self._start_time = training.env_steps, time.monotonic()
         self._next = self._start_time + self.seconds
-        self._began(watched)
+        self._began()
 
-    def update(self, watched: Watched) -> None:
+    def update(self) -> None:
         now = time.monotonic()
-        if now >= self._next or watched.env_steps >= self._total:
+        if now >= self._next or self._training.env_steps >= self._total:
             self._next = now + self.seconds
-            self._show(watched)
+            self._show()
 
     def evaluating(self, done: int, episodes: int) -> None:
         now = time.monotonic()
@@ -81,17 +74,18 @@ class _TimedProgress(Progress):
     def _show_evaluation(self, text: str) -> None:
         raise NotImplementedError
 
-    def _rate(self, watched: Watched) -> float:
-        return (watched.env_steps - self._start_step) / max(time.monotonic() - self._start_time, 1e-9)
+    def _rate(self) -> float:
+        return (self._training.env_steps - self._start_step) / max(time.monotonic() - self._start_time, 1e-9)
 
-    def _began(self, watched: Watched) -> None:
+    def _began(self) -> None:
         pass
 
-    def _show(self, watched: Watched) -> None:
+    def _show(self) -> None:
         raise NotImplementedError
 
-    def _describe(self, watched: Watched) -> str:
-        return "  ".join(f"{name} {value:.4g}" for name, value in watched.progress_values().items())
+    def _describe(self) -> str:
+        metrics, displayed = self._training.metrics(), ("return_mean", "loss", "critic_loss")
+        return "  ".join(f"{name.removesuffix('_mean')} {metrics[name]:.4g}" for name in displayed if name in metrics)
 
 
 class LineProgress(_TimedProgress):
@@ -103,11 +97,11 @@ class LineProgress(_TimedProgress):
         super().__init__()
         self._stream = stream
 
-    def _show(self, watched: Watched) -> None:
-        rate = self._rate(watched)
-        left = (self._total - watched.env_steps) / max(rate, 1e-9)
+    def _show(self) -> None:
+        rate, env_steps = self._rate(), self._training.env_steps
+        left = (self._total - env_steps) / max(rate, 1e-9)
         print(
-            f"step {watched.env_steps}/{self._total}  {rate:.0f} steps/s  ETA {left:.0f} s  {self._describe(watched)}",
+            f"step {env_steps}/{self._total}  {rate:.0f} steps/s  ETA {left:.0f} s  {self._describe()}",
             file=self._stream,
             flush=True,
         )
@@ -117,9 +111,9 @@ class LineProgress(_TimedProgress):
 
     _show_evaluation = note
 
-    def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
+    def on_evaluation(self, result: EvaluationResult) -> None:
         print(
-            f"step {watched.env_steps}/{self._total}  evaluation: return {result.mean_return:.1f} +- "
+            f"step {self._training.env_steps}/{self._total}  evaluation: return {result.mean_return:.1f} +- "
             f"{result.std_return:.1f} over {len(result.returns)} episodes",
             file=self._stream,
             flush=True,
@@ -157,15 +151,15 @@ class BarProgress(_TimedProgress):
         self._bar.refresh()
         self._bar.stop()
 
-    def _began(self, watched: Watched) -> None:
-        self._bar.update(self._task, total=self._total, completed=watched.env_steps, refresh=True)
+    def _began(self) -> None:
+        self._bar.update(self._task, total=self._total, completed=self._training.env_steps, refresh=True)
 
-    def _show(self, watched: Watched) -> None:
+    def _show(self) -> None:
         self._bar.update(
             self._task,
-            completed=watched.env_steps,
-            rate=self._rate(watched),
-            values=self._describe(watched),
+            completed=self._training.env_steps,
+            rate=self._rate(),
+            values=self._describe(),
             refresh=True,
         )
 
@@ -178,9 +172,9 @@ class BarProgress(_TimedProgress):
     def say(self, text: str) -> None:
         self.note(text)
 
-    def evaluated(self, watched: Watched, result: EvaluationResult) -> None:
+    def on_evaluation(self, result: EvaluationResult) -> None:
         self._bar.console.print(
-            f"step {watched.env_steps:>8}  evaluation: return [bold]{result.mean_return:.1f}[/bold] +- "
+            f"step {self._training.env_steps:>8}  evaluation: return [bold]{result.mean_return:.1f}[/bold] +- "
             f"{result.std_return:.1f}",
             highlight=False,
         )

@@ -11,6 +11,7 @@ import torch
 
 from rl_training.data.memory import require_memory
 from rl_training.envs.factory import AnyVectorEnv, EnvFactory, GivenEnv, RegisteredEnv
+from rl_training.envs.final_info import SUCCESS
 from rl_training.envs.pool import EnvPool, SeededEnvPool
 from rl_training.envs.vector_pool import VectorEnvPool
 from rl_training.envs.wrappers import WrappedEnv
@@ -52,11 +53,18 @@ def make_pool(
         "seed": config.seed,
         "stream": stream,
         "env_id": config.env_id,
+        "info_keys": (SUCCESS, *config.log.info_keys),
         "fit": functools.partial(fitted, get_algorithm(config.algo), env_id=config.env_id, recorded=recorded),
     }
     pool: EnvPool
     made = _look_for_vector_env(config, factory, workers)
     if isinstance(made, gym.vector.VectorEnv):
+        if config.env_timeout is not None:
+            made.close()
+            raise ConfigError(
+                f"env_timeout has no effect on {config.env_id}, a vector environment, which steps its members itself: leave "
+                "it out, or pass a function that creates one environment, with env_workers: subprocess"
+            )
         pool = VectorEnvPool(made, **common)
     else:
         factory = made or factory or RegisteredEnv(config.env_id, config.env_kwargs)

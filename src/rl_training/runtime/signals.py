@@ -8,10 +8,11 @@ code that keeps Python's lock stops the thread too: then nothing of the process 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
-import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -56,7 +57,7 @@ class StopRequest:
         self.signal_number: int | None = None
         self._stoppable, self._owns_process = stoppable, owns_process
         self._previous: dict[int, Any] = {}
-        self._pipe: tuple[int, int] | None = None
+        self._pipe: tuple[socket.socket, socket.socket] | None = None  # a pair of sockets, which Windows can wait for too
         self._thread: threading.Thread | None = None
         self._woken = False  # whether Python writes the signals' numbers into our pipe, even while the main thread is busy
         self._asked_at = self._interrupted = 0.0
@@ -114,7 +115,7 @@ class StopRequest:
 
     def _tell_thread(self, number: int) -> None:
         if self._pipe is not None and not self._woken:
-            os.write(self._pipe[1], bytes([number]))
+            self._pipe[1].send(bytes([number]))
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():
@@ -122,8 +123,8 @@ class StopRequest:
         self._previous.clear()
 
     def _start_thread(self) -> None:
-        self._pipe = reader, writer = os.pipe()
-        os.set_blocking(writer, False)  # as ``set_wakeup_fd`` asks for
+        self._pipe = reader, writer = socket.socketpair()
+        writer.setblocking(False)  # as ``set_wakeup_fd`` asks for
         self._thread = threading.Thread(target=self._watch, args=(reader,), daemon=True, name="signals")
         self._main = threading.get_ident()
         try:
@@ -133,7 +134,7 @@ class StopRequest:
             self._end_thread()
             warnings.warn(f"a step of an environment that hangs cannot be broken off by a signal: {error}", stacklevel=4)
             return
-        former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        former = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self._woken = former == -1
         if not self._woken:  # somebody else's, for instance an event loop's
             signal.set_wakeup_fd(former)
@@ -144,23 +145,24 @@ class StopRequest:
         if self._woken:
             signal.set_wakeup_fd(-1)
         if self._thread is not None:
-            os.write(self._pipe[1], bytes([END]))
+            self._pipe[1].send(bytes([END]))
             self._thread.join()
             self._thread = None
         for end in self._pipe:
-            os.close(end)
+            end.close()
         self._pipe = None
 
     # ------------------------------------------------------------------------------------------------ in the thread
 
-    def _watch(self, reader: int) -> None:
+    def _watch(self, reader: socket.socket) -> None:
         assert self._stoppable is not None
-        poll = select.poll()
-        poll.register(reader, select.POLLIN)
         first = 0
         while True:
-            told = os.read(reader, 64) if poll.poll(TICK * 1000 if first else None) else b""
-            for number in told:
+            try:
+                received = reader.recv(64)
+            except TimeoutError:
+                received = b""
+            for number in received:
                 if number == END:
                     return
                 if number not in SIGNALS:
@@ -169,6 +171,7 @@ class StopRequest:
                     self._own_signals -= 1
                 elif not first:
                     first, self._asked_at = number, time.monotonic()
+                    reader.settimeout(TICK)
                     how = "press again" if number == signal.SIGINT else "send the signal again"
                     self._stoppable.say(f"finishing the step and saving; {how} to stop without saving")
                 elif self._owns_process:
@@ -177,6 +180,12 @@ class StopRequest:
             if first:
                 for boundary in self._stoppable.boundaries():
                     self._help(boundary, first)
+
+    def _signal_main_thread(self, number: int) -> None:
+        if hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(self._main, number)
+        else:  # Windows: the handler runs as soon as the main thread is back from C code
+            _thread.interrupt_main(signal.Signals(number))
 
     def _help(self, boundary: Boundary, number: int) -> None:
         """Gets the main thread out of a call of an environment, or does what it would have done."""
@@ -190,7 +199,7 @@ class StopRequest:
             self._interrupting = True
             self._stoppable.say("the environment does not return from its step, so the step is broken off")
             self._own_signals += self._woken
-            signal.pthread_kill(self._main, number)
+            self._signal_main_thread(number)
         elif waited > LAST_PATIENCE and not self._saved and boundary.hold():
             self._saved = True
             ends = self._owns_process or number == signal.SIGTERM
@@ -224,4 +233,5 @@ def _give_up() -> None:
     _active.clear()
 
 
-os.register_at_fork(after_in_child=_give_up)
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_give_up)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rl_training.envs.boundary import Boundary
+from rl_training.envs.boundary import Boundary, StepInterrupted
+from rl_training.errors import EnvironmentFault
 from rl_training.experiment.trust import trust_option
 
 if TYPE_CHECKING:
+    from rl_training.runtime.signals import StopRequest
     from rl_training.runtime.trainer import Trainer
 
 
@@ -27,6 +30,18 @@ class TrainerStop:
         for boundary in self.boundaries():
             boundary.leave()
 
+    @contextlib.contextmanager
+    def no_fault_during(self, stop: StopRequest) -> Iterator[None]:
+        """Ends the block, without an error, if an environment is stopped by a signal. A signal to the process group also ends
+        environment processes, and one that does not return is interrupted; the step then does not count."""
+        try:
+            yield
+        except EnvironmentFault:
+            if not stop:
+                raise
+        except StepInterrupted:
+            self.leave_environments()
+
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # closed, or in the middle of printing something else
             self._trainer.progress.say(text)
@@ -37,6 +52,7 @@ class TrainerStop:
         hanging = f"the environment {trainer.config.env_id} does not return"
         if trainer.run is None or not trainer.started:
             return f"{hanging}, and there is nothing to save"
+        trainer.hooks.lenient = True
         trainer.checkpoints.save_last()
         trainer.run.wait()
         return f"{hanging}; {self.saved()}"

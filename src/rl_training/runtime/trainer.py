@@ -6,24 +6,23 @@ between any two steps and resumed in another process therefore takes exactly the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm, OnPolicyAlgorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
 from rl_training.data.segments import ReadBlock
-from rl_training.envs.boundary import StepInterrupted
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import EnvPool
 from rl_training.envs.vector_pool import VectorEnvPool
-from rl_training.errors import ConfigError, DivergenceError, EnvironmentFault
+from rl_training.errors import ConfigError
+from rl_training.experiment.changes import Change
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.layout import REPLAY_PART
 from rl_training.experiment.registry import get_algorithm, require_fit
-from rl_training.experiment.run import REPLAY_PART, Run
+from rl_training.experiment.run import Initial, Run
 from rl_training.models.observation import describe_action, describe_observation
 from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, TRAINING_EPISODES, RandomStreams
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
@@ -35,30 +34,17 @@ from rl_training.runtime.episodes import EpisodeStatistics
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.evaluation_budget import EvaluationBudget
 from rl_training.runtime.faults import explained
+from rl_training.runtime.hooks import Hooks, Training
 from rl_training.runtime.learner import Learner, make_learner
 from rl_training.runtime.progress import Progress
+from rl_training.runtime.result import TrainResult as TrainResult
 from rl_training.runtime.run_log import RunLog
 from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
+from rl_training.runtime.stop_at_return import StopAtReturn
 from rl_training.runtime.stopping import TrainerStop
+from rl_training.runtime.trackers import make_trackers, require_trackers
 from rl_training.types import ObservationSpec, State
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """The results of a call of ``train`` and where they are stored."""
-
-    env_steps: int  # of the whole run
-    steps_now: int  # of this call
-    episodes: int
-    updates: int
-    metrics: dict[str, float]
-    evaluation: EvaluationResult | None
-    best_return: float | None
-    run_dir: Path | None
-    checkpoint: Path | None
-    interrupted_by: int | None  # the number of the signal that stopped it
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Trainer:
@@ -80,9 +66,11 @@ class Trainer:
         self.progress = progress or Progress()
         self._factory, self._recorded = factory, recorded
         self.timer = PhaseTimer()
-        self.log = RunLog(self.timer)
+        self.log = RunLog(self)
+        self.hooks = Hooks()
         self.streams = RandomStreams(config.seed)
         algorithm_class = get_algorithm(config.algo)
+        require_trackers(config)
         pool = self._make_pool(TRAINING_EPISODES, config.num_envs, config.env_workers)
         if pool.num_envs != config.num_envs:
             pool.close()
@@ -102,9 +90,9 @@ class Trainer:
         self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
         self._eval_pool: EnvPool | None = None
         self.env_steps = 0
+        self.changes: Mapping[str, Change] = {}  # of settings, since the checkpoint that the run continues from
         self.episodes = EpisodeStatistics()
         self.evaluations = EvaluationBudget(config.eval)
-        self.best_return: float | None = None
         self._due = {
             "log": Due(config.log.interval),
             "eval": Due(config.eval.interval),
@@ -114,6 +102,7 @@ class Trainer:
         self.divergence = DivergenceWatch(self)
         self._stopping = TrainerStop(self)
         self.started = False
+        self.initial: Initial | None = None  # weights of another run that this one starts from
 
     @property
     def policy(self) -> Policy:
@@ -147,73 +136,90 @@ class Trainer:
 
     # ---------------------------------------------------------------------------------------------- the loop
 
-    def train(self, total_timesteps: int | None = None, *, evaluate: bool = True, owns_process: bool = False) -> TrainResult:
+    def train(
+        self,
+        total_timesteps: int | None = None,
+        *,
+        evaluate: bool = True,
+        owns_process: bool = False,
+        callbacks: Sequence[object] = (),
+    ) -> TrainResult:
         """Continues to this many env steps in all (default: as configured), then evaluates. A second signal ends a process
         that it owns."""
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
         stop = StopRequest(self._stopping, owns_process=owns_process)
-        evaluation = None
+        chores = (self.episodes, self.evaluations, self.log, self.progress, self.checkpoints)
         self.log.start_clock()
         begun_at = self.env_steps
         with cpu_threads(self.config.threads), stop, self.progress:
             self.progress.note(self.describe())
             self._note_spaces()
-            self.log.open(self.run, tensorboard=self.config.log.tensorboard, from_step=self.env_steps)
             try:
-                self.divergence.check()
-                if not self.started:
-                    self.collector.start()
-                    self.started = True
-                for env_index in self.collector.recover():
-                    self.learner.discard(env_index)
-                    self.checkpoints.outdated()
-                self.compilation.begin(self.config, self.progress, stop)
-                self.progress.start(self, total)
-                self._loop(total, stop)
-                self.log.close()
-                self.checkpoints.save_last()
-                if evaluate and not stop:
-                    episodes = self.evaluations.episodes_at_end(self.env_steps, self.config.num_envs, self.episodes)
-                    evaluation = self.evaluate(episodes, stop)
-            except (EnvironmentFault, DivergenceError) as error:
-                if isinstance(error, DivergenceError) or not stop:  # a signal also ends environment processes: not a fault
-                    raised = explained(self, error)
-                    raise raised from (error.__cause__ if raised is error else error)
-            except StepInterrupted:  # in the first reset or in the last evaluation
-                self._stopping.leave_environments()
+                trackers = make_trackers(self.config, self.run)
+                self.hooks.attach(chores, [*trackers, *StopAtReturn.of(self.config), *callbacks])
+                evaluation = self._session(total, stop, evaluate)
+                self.log.stop_clock()
+                result = TrainResult(
+                    env_steps=self.env_steps,
+                    steps_now=self.env_steps - begun_at,
+                    episodes=self.episodes.count,
+                    updates=self.learner.updates,
+                    metrics=self.train_metrics(),
+                    evaluation=evaluation,
+                    best_return=self.checkpoints.best_return,
+                    run_dir=None if self.run is None else self.run.path,
+                    checkpoint=None if self.run is None else self.run.checkpoints / "latest",
+                    interrupted_by=stop.signal_number,
+                    stopped_by=self.hooks.stopped_by,
+                    seconds=dict(self.timer.seconds),
+                )
+                self.hooks.emit("on_stop", result)
+            except Exception as error:
+                raised = explained(self, error)
+                self.hooks.emit_fault(raised)
+                if raised is error:
+                    raise
+                raise raised from error
             finally:
                 self.log.close()
-            if self.run is not None:
-                if evaluation is not None:
-                    self.run.write_evaluation({"step": self.env_steps, **evaluation.to_json()})
-                self.run.wait()
-        self.log.stop_clock()
-        return TrainResult(
-            env_steps=self.env_steps,
-            steps_now=self.env_steps - begun_at,
-            episodes=self.episodes.count,
-            updates=self.learner.updates,
-            metrics=self._train_metrics(),
-            evaluation=evaluation,
-            best_return=self.best_return,
-            run_dir=None if self.run is None else self.run.path,
-            checkpoint=None if self.run is None else self.run.checkpoints / "latest",
-            interrupted_by=stop.signal_number,
-            seconds=dict(self.timer.seconds),
-        )
+        return result
+
+    def _session(self, total: int, stop: StopRequest, evaluate: bool) -> EvaluationResult | None:
+        evaluation = None
+        with self._stopping.no_fault_during(stop):
+            self.divergence.check()
+            if not self.started:
+                self.collector.start()
+                self.started = True
+            for env_index in self.collector.recover():
+                self.learner.discard(env_index)
+                self.checkpoints.outdated()
+            self.compilation.begin(self.config, self.progress, stop)
+            self.hooks.emit("on_start", Training(self, total))
+            self._note_changes()
+            self.timer.start()  # opening trackers is no training
+            self.checkpoints.announce()
+            with self._stopping.no_fault_during(stop):
+                self._loop(total, stop)
+            self.checkpoints.save_last()
+            self.checkpoints.announce()
+            if self.hooks.stopped_by is not None:
+                self.progress.say(f"step {self.env_steps}: {self.hooks.stopped_by}")
+            if evaluate and not stop:
+                episodes = self.evaluations.episodes_at_end(self.env_steps, self.config.num_envs, self.episodes)
+                evaluation = self.evaluate(episodes, stop)
+        if self.run is not None:
+            if evaluation is not None:
+                self.run.write_evaluation({"step": self.env_steps, **evaluation.to_json()})
+            self.run.wait()
+        return evaluation
 
     def _loop(self, total: int, stop: StopRequest) -> None:
-        try:
-            while not stop:
-                self._chores(stop)
-                if self.env_steps >= total:
-                    break
-                self._advance()
-        except EnvironmentFault:
-            if not stop:  # a signal to the process group also ends environment processes: not a fault
-                raise
-        except StepInterrupted:  # by a signal, because an environment does not return; its step does not count
-            self._stopping.leave_environments()
+        while not stop and self.hooks.stopped_by is None:
+            self._chores(stop)
+            if self.env_steps >= total or self.hooks.stopped_by is not None:
+                break
+            self._advance()
 
     def _advance(self) -> None:
         """One step of every environment, then the updates that are due."""
@@ -223,17 +229,16 @@ class Trainer:
         self.env_steps += count
         for due in self._due.values():
             due.add(count)
-        self.episodes.add(collected.finished)
-        updates = self.learner.updates
-        self.learner.observe(collected, self.env_steps)
-        if self.learner.updates != updates or self.learner.has_statistics:
+        if self.learner.observe(collected, self.env_steps):
             self.collector.refresh()
+        if collected.finished:
+            self.hooks.emit("on_episode", *collected.finished)
 
     def _chores(self, stop: StopRequest) -> None:
         """Logging, evaluation and checkpoints that are due between two steps."""
         if self._due["log"].settle():
             self.divergence.check()
-            self.log.write("train", self.env_steps, self._train_metrics())
+            self.hooks.emit("on_update", {**self.train_metrics(), **self.log.time_metrics(self.env_steps)})
         if self._due["eval"].count():
             episodes = self.evaluations.episodes_during(self.env_steps, self.config.num_envs, self.episodes)
             result = self.evaluate(episodes, stop, stream=SELECTION_EPISODES) if episodes else None
@@ -241,10 +246,11 @@ class Trainer:
                 return  # stopped early: still due, so it is repeated after resuming
             self._due["eval"].settle()
             if result is not None:
-                self._note_evaluation(result)
+                self.hooks.emit("on_evaluation", result)
         if self._due["checkpoint"].settle():
             self.checkpoints.save_due()
-        self.progress.update(self)
+            self.checkpoints.announce()
+        self.progress.update()
 
     def evaluate(
         self,
@@ -273,20 +279,9 @@ class Trainer:
         self.timer.lap("evaluation")
         return result
 
-    def _note_evaluation(self, result: EvaluationResult) -> None:
-        self.evaluations.spend(result)
-        self.checkpoints.outdated()  # one already written at this step lacks this evaluation
-        improved = self.best_return is None or result.mean_return > self.best_return
-        if improved:
-            self.best_return = result.mean_return
-        self.log.write("eval", self.env_steps, result.summary())
-        self.progress.evaluated(self, result)
-        if improved:
-            self.checkpoints.save_best()
-
     # --------------------------------------------------------------------------------------------- reporting
 
-    def _train_metrics(self) -> dict[str, float]:
+    def train_metrics(self) -> dict[str, float]:
         scheduled = self.algorithm.schedule_values(self.env_steps)
         return {**self.episodes.metrics(), "updates": self.learner.updates, **scheduled, **self.learner.metrics}
 
@@ -307,10 +302,13 @@ class Trainer:
         if action is not None:
             self.progress.note(f"action: {action}")
 
-    def progress_values(self) -> dict[str, float]:
-        """The metrics for a progress display."""
-        metrics, displayed = self._train_metrics(), ("return_mean", "loss", "critic_loss")
-        return {name.removesuffix("_mean"): metrics[name] for name in displayed if name in metrics}
+    def _note_changes(self) -> None:
+        """Logs the settings that a resumed run continues with, if they are others than before."""
+        if self.changes:
+            shown_values = ", ".join(f"{key} {change.before} -> {change.after}" for key, change in self.changes.items())
+            self.progress.note(f"changed: {shown_values}")
+            self.log.write_changes({key: change.after for key, change in self.changes.items()})
+            self.changes = {}
 
     # ------------------------------------------------------------------------------------------- checkpoints
 
@@ -320,13 +318,14 @@ class Trainer:
             "env_steps": self.env_steps,
             "episodes": self.episodes.state_dict(),
             "evaluations": self.evaluations.state_dict(),
-            "best_return": self.best_return,
+            "best_return": self.checkpoints.best_return,
             "owed": {name: due.owed for name, due in self._due.items()},
             "checkpoints": self.checkpoints.count,
             "streams": self.streams.state_dict(),
             "collector": self.collector.state_dict(),
             "compiled": self.compilation.in_force,
             "learner": self.learner.state_dict(),
+            "hooks": self.hooks.state_dict(),
         }
 
     def load(self, parts: Mapping[str, State], read: ReadBlock) -> None:
@@ -340,10 +339,11 @@ class Trainer:
         self.compilation.in_force = state["compiled"]
         self.episodes.load_state_dict(state["episodes"])
         self.evaluations.load_state_dict(state["evaluations"])
-        self.best_return = state["best_return"]
+        self.checkpoints.best_return = state["best_return"]
         for name, due in self._due.items():
             due.owed = state["owed"][name]
         self.checkpoints.count = state["checkpoints"]
+        self.hooks.load_state_dict(state["hooks"])
         for env_index in self.collector.load_state_dict(state["collector"]):
             self.learner.discard(env_index)
         self.started = True

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,14 @@ from numpy.typing import NDArray
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.factory import Env, EnvFactory, RegisteredEnv, env_name
 from rl_training.envs.limit import EpisodeLimit
-from rl_training.errors import ConfigError, MissingExtraError
+from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import remove
 from rl_training.rng import FINAL_EPISODES
 from rl_training.runtime.evaluation import evaluate_policy
+from rl_training.runtime.film_files import FORMATS, FilmFile, Frame, load_ffmpeg, open_film
 from rl_training.runtime.setup import make_pool
 
-Frame = NDArray[np.uint8]
-FORMATS = (".gif", ".mp4")
 #: A longer film is cut off here; in most environments this is two minutes.
 MOST_FRAMES = 3_600
 FALLBACK_FPS = 30
@@ -32,34 +30,59 @@ FALLBACK_FPS = 30
 LEAST_SIZE = 200
 
 
-@dataclass
 class Film:
-    """Frames (height, width, colour) in chronological order."""
+    """A video of one episode, written while the episode is played."""
 
-    frames: list[Frame] = field(default_factory=list)
-    fps: float = FALLBACK_FPS
-    episode: int = -1  # -1: not started, 0: being filmed, from 1: finished
-    cut: bool = False  # the episode was longer than the film
+    def __init__(self, path: Path) -> None:
+        self.frames = 0
+        self.fps = float(FALLBACK_FPS)
+        self.cut = False  # the episode was longer than the film
+        self.running = False
+        self._path = path
+        self._file: FilmFile | None = None
+        self._failure: Exception | None = None
 
     @property
     def seconds(self) -> float:
-        return len(self.frames) / self.fps
+        return self.frames / self.fps
 
-    def enlarged(self) -> Iterator[Frame]:
-        """The frames, enlarged to a viewable size."""
-        times = math.ceil(LEAST_SIZE / max(self.frames[0].shape[:2]))
-        return (frame.repeat(times, axis=0).repeat(times, axis=1) for frame in self.frames)
+    def add(self, picture: Any) -> None:
+        """Adds what an environment has rendered. A failure is raised by ``close``: it is not the environment's."""
+        self.cut = self.frames == MOST_FRAMES
+        if self.cut:
+            self.running = False
+            return
+        try:
+            frame = as_frame(np.asarray(picture))
+            if self._file is None:
+                self._file = open_film(self._path, (frame.shape[1], frame.shape[0]), self.fps)
+            self._file.add(frame)
+            self.frames += 1
+        except (OSError, ConfigError) as error:
+            self._failure, self.running = error, False
+
+    def close(self) -> None:
+        try:
+            if self._file is not None:
+                self._file.close()
+            if self._failure is not None:
+                raise self._failure
+        except OSError as error:
+            raise ConfigError(f"cannot write the video {self._path}: {error.strerror or error}") from error
 
 
-def as_frame(picture: NDArray[Any]) -> NDArray[Any]:
-    """A copy of a rendered image, converted to bytes if it holds floats from 0 to 1, as MinAtar's images do."""
+def as_frame(picture: NDArray[Any]) -> Frame:
+    """A copy of a rendered image as bytes, which may hold floats from 0 to 1 as MinAtar's do, enlarged to a viewable size."""
     if np.issubdtype(picture.dtype, np.floating):
         picture = (np.clip(picture, 0.0, 1.0) * 255.0).round().astype(np.uint8)
-    return np.array(picture)
+    if picture.dtype != np.uint8:
+        raise ConfigError(f"the environment renders images of {picture.dtype}; a video needs uint8, or floats from 0 to 1")
+    times = math.ceil(LEAST_SIZE / max(picture.shape[:2]))
+    return np.array(picture if times == 1 else picture.repeat(times, axis=0).repeat(times, axis=1))
 
 
 class Camera(gym.Wrapper[Any, Any, Any, Any]):
-    """Films every step of the base environment, including those that outer wrappers skip, until the next episode."""
+    """Films the base environment, including steps that outer wrappers skip, until the episode ends."""
 
     def __init__(self, env: Env, film: Film) -> None:
         super().__init__(env)
@@ -67,14 +90,13 @@ class Camera(gym.Wrapper[Any, Any, Any, Any]):
         film.fps = float(env.metadata.get("render_fps") or FALLBACK_FPS)
 
     def _shoot(self) -> None:
-        if self._film.episode == 0:
-            self._film.cut = len(self._film.frames) == MOST_FRAMES
-            if not self._film.cut:
-                self._film.frames.append(as_frame(np.asarray(self.env.render())))
+        if self._film.running:
+            self._film.add(self.env.render())
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self._film.frames:
+            self._film.running = False  # the next episode
         result = self.env.reset(seed=seed, options=options)
-        self._film.episode += 1
         self._shoot()
         return result
 
@@ -107,21 +129,23 @@ def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write a video to {path}: there is no directory {path.parent}")
     if path.suffix.lower() == ".mp4":
-        _load_ffmpeg()
-    film = Film()
+        load_ffmpeg()
+    partial = path.with_name(f"{path.stem}.partial{path.suffix}")
+    remove(partial)  # if a link has its name, writing would follow it
+    film = Film(partial)
     factory = _drawing(config, factory, "rgb_array")
     drawn = factory and FilmedEnv(factory, film)
-    with contextlib.closing(make_pool(config, drawn, FINAL_EPISODES, 1, recorded=policy.spec.observation)) as pool:
-        film.frames.clear()  # the pool has already reset its environment once, to check its output
-        film.episode = -1
-        evaluate_policy(policy, pool, 1, limit=EpisodeLimit(config.eval.max_episode_steps, config.env_id))
-    if (dtype := film.frames[0].dtype) != np.uint8:
-        raise ConfigError(f"{config.env_id} renders images of {dtype}; a video needs uint8, or floats from 0 to 1")
-    partial = path.with_name(f"{path.stem}.partial{path.suffix}")
-    write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_gif
-    remove(partial)  # if a link has its name, writing would follow it
-    write(film, partial)
-    partial.replace(path)
+    try:
+        with (
+            contextlib.closing(film),
+            contextlib.closing(make_pool(config, drawn, FINAL_EPISODES, 1, recorded=policy.spec.observation)) as pool,
+        ):
+            film.running = True  # not before: to check its output, the pool has reset its environment once
+            limit = EpisodeLimit(config.eval.max_episode_steps, config.env_id)
+            evaluate_policy(policy, pool, 1, lambda: not film.running, limit=limit)
+        partial.replace(path)
+    finally:
+        remove(partial)
     return film
 
 
@@ -142,29 +166,3 @@ def _drawing(config: TrainConfig, factory: EnvFactory | None, mode: str) -> EnvF
         what = "render images" if mode == "rgb_array" else "show itself on the screen"
         raise ConfigError(f"{factory.env_id} cannot {what}: its render modes {modes} do not include {mode}")
     return RegisteredEnv(factory.env_id, {**factory.kwargs, "render_mode": mode})
-
-
-def _write_gif(film: Film, path: Path) -> None:
-    from PIL import Image
-
-    first, *others = (Image.fromarray(frame) for frame in film.enlarged())
-    # GIF counts in hundredths of a second, and viewers slow down anything faster than 50 frames per second.
-    duration = max(20, round(100 / film.fps) * 10)
-    first.save(path, save_all=True, append_images=others, duration=duration, loop=0)
-
-
-def _load_ffmpeg() -> Any:
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise MissingExtraError("imageio-ffmpeg", "video") from error
-    return imageio_ffmpeg
-
-
-def _write_mp4(film: Film, path: Path) -> None:
-    height, width = next(film.enlarged()).shape[:2]
-    writer = _load_ffmpeg().write_frames(str(path), (width, height), fps=film.fps, macro_block_size=2)
-    writer.send(None)
-    for frame in film.enlarged():
-        writer.send(np.ascontiguousarray(frame))
-    writer.close()

@@ -1,0 +1,108 @@
+"""Video files that are written frame by frame, so that a long film takes no more memory than a short one."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.errors import MissingExtraError
+
+Frame = NDArray[np.uint8]  # (height, width, colour)
+FORMATS = (".gif", ".mp4")
+
+
+class FilmFile(Protocol):
+    """A video that is being written."""
+
+    def add(self, frame: Frame) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_film(path: Path, size: tuple[int, int], fps: float) -> FilmFile:
+    """A file for frames of ``size`` (width, height), as a GIF or an MP4 by its name."""
+    return (Mp4File if path.suffix.lower() == ".mp4" else GifFile)(path, size, fps)
+
+
+class GifFile:
+    """A GIF in which each frame consists of the rectangle that differs from the frame before, with its own palette."""
+
+    def __init__(self, path: Path, size: tuple[int, int], fps: float) -> None:
+        self._file = path.open("wb")
+        self._file.write(b"GIF89a" + struct.pack("<HHxxx", *size))  # no global palette
+        self._file.write(b"!\xff\x0bNETSCAPE2.0\x03\x01\0\0\0")  # repeat for ever
+        # GIF counts in hundredths of a second, and viewers slow down anything faster than 50 frames per second.
+        self._duration = max(20, round(100 / fps) * 10)
+        self._last: Frame | None = None
+        self._waiting: tuple[Any, tuple[int, int], int] | None = None  # picture, corner, milliseconds until the next frame
+
+    def add(self, frame: Frame) -> None:
+        from PIL import Image
+
+        rows, columns = (slice(None), slice(None)) if self._last is None else _changed(frame, self._last)
+        self._last = frame
+        changed = frame[rows, columns]
+        if changed.size:
+            self._write_waiting()
+            picture = Image.fromarray(np.ascontiguousarray(changed)).quantize(256, dither=Image.Dither.NONE)
+            self._waiting = picture, (columns.start or 0, rows.start or 0), self._duration
+        elif self._waiting is not None:
+            picture, corner, duration = self._waiting
+            self._waiting = picture, corner, duration + self._duration
+
+    def _write_waiting(self) -> None:
+        from PIL import GifImagePlugin
+
+        if self._waiting is not None:
+            picture, corner, duration = self._waiting
+            keep = 1  # the picture stays under the next one
+            data = GifImagePlugin.getdata(picture, corner, duration=duration, disposal=keep, include_color_table=True)
+            self._file.writelines(data)
+
+    def close(self) -> None:
+        self._write_waiting()
+        self._file.write(b";")
+        self._file.close()
+
+
+def _changed(frame: Frame, last: Frame) -> tuple[slice, slice]:
+    """The rows and columns of the smallest rectangle that holds every pixel that differs."""
+    differs = frame != last
+    by_column = differs.strides[0] < differs.strides[1]  # as pygame's pictures lie in memory; against it, this is slow
+    if by_column:
+        differs = differs.transpose(1, 0, 2)
+    outer, inner = _span(differs.any(axis=(1, 2))), _span(differs.any(axis=0).any(axis=1))
+    return (inner, outer) if by_column else (outer, inner)
+
+
+def _span(marked: NDArray[np.bool_]) -> slice:
+    places = np.flatnonzero(marked)
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+
+
+class Mp4File:
+    """An MP4, encoded by a process of ffmpeg."""
+
+    def __init__(self, path: Path, size: tuple[int, int], fps: float) -> None:
+        options = {"macro_block_size": 2, "output_params": ["-preset", "superfast"]}
+        self._writer = load_ffmpeg().write_frames(str(path), size, fps=fps, **options)
+        self._writer.send(None)
+
+    def add(self, frame: Frame) -> None:
+        self._writer.send(np.ascontiguousarray(frame))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def load_ffmpeg() -> Any:
+    """The package that brings ffmpeg."""
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise MissingExtraError("imageio-ffmpeg", "video") from error
+    return imageio_ffmpeg
