@@ -266,7 +266,7 @@ def test_a_stop_ends_the_wait_for_a_lock() -> None:
         waiting.start()
         waiting.join(0.3)
         assert waiting.is_alive()
-        runner._stop()
+        runner._stopping.set()
         waiting.join(PATIENCE)
         assert not waiting.is_alive()
 
@@ -431,6 +431,29 @@ def test_jobs_survive_serialisation() -> None:
         assert copy.path == job.path
 
 
+def test_a_job_can_be_done_on_a_machine_that_shares_nothing(tmp_path: Path) -> None:
+    """It takes its config along, and what the tables need comes back."""
+    job = Job("tiny.yaml", 0, Path("runs"))
+    away = Job.from_json(job.elsewhere().to_json())
+    assert away.path == tmp_path / "runs" / "tiny" / "seed0"
+    expected = job.load_config()
+    Path("tiny.yaml").unlink()
+    assert away.load_config() == expected.with_values(output_dir=str(away.path))
+    away.path.mkdir(parents=True)
+    written = {"config.yaml": expected.to_yaml(), "metadata.json": '{"python": "3", "versions": {}}', "machine.json": '"m"'}
+    written |= {"metrics.jsonl": "", "evaluation.json": '{"return_mean": 7, "step": 9}'}
+    for name, text in written.items():
+        (away.path / name).write_text(text)
+    (away.path / "checkpoint").write_text("large")
+    files = away.result_files()
+    assert files == written
+    here = Job("tiny.yaml", 0, Path("here"), content=away.content)
+    assert not here.is_finished()
+    here.take_results(files)
+    assert here.is_finished()
+    assert here.outcome() == away.outcome()
+
+
 # ------------------------------------------------------------------------------------------------------- bad input
 
 
@@ -445,6 +468,10 @@ def test_jobs_survive_serialisation() -> None:
         ((*BENCH, "dqn/cartpole", "--peers"), ("no peer", "'dqn/cartpole'", "tiny.yaml")),
         ((*BENCH, "dqn/cartpole", "--time-to-solve"), ("no time-to-solve race is defined for 'dqn/cartpole'",)),
         (("bench", "tiny.yaml", "--peers"), ("--peers-file",)),
+        ((*BENCH, "--ray", "tiny.yaml"), ("--ray takes auto or the host:port", "'tiny.yaml'", "configs before --ray")),
+        ((*BENCH, "--ray", "somewhere:0"), ("--ray takes auto or the host:port", "'somewhere:0'")),
+        ((*BENCH, "--ray", "127.0.0.1:1"), ("nothing answers at the Ray address 127.0.0.1:1", "ray start --head")),
+        ((*BENCH, "--time-to-solve", "--ray"), ("--time-to-solve", "cannot be combined with --ray")),
     ],
 )
 def test_mistakes_are_reported_before_anything_runs(
@@ -452,13 +479,15 @@ def test_mistakes_are_reported_before_anything_runs(
 ) -> None:
     if {"--peers", "--time-to-solve"} & set(arguments):
         pytest.importorskip("sb3_contrib")
+    if "--ray" in arguments:
+        pytest.importorskip("ray")
     assert_refused(capsys, arguments, *words)
 
 
 @pytest.mark.parametrize(
     ("module", "option", "package", "extra"),
     [("rliable", "--seeds=1", "rliable", "bench"), ("stable_baselines3", "--peers", "stable-baselines3", "peers"),
-     ("sb3_contrib", "--time-to-solve", "sb3-contrib", "peers")],
+     ("sb3_contrib", "--time-to-solve", "sb3-contrib", "peers"), ("ray", "--ray", "ray", "ray")],
 )  # fmt: skip
 def test_a_missing_extra_is_named(
     module: str, option: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

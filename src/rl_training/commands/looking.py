@@ -123,5 +123,6 @@ def bench_command(arguments: argparse.Namespace) -> int:
         page=arguments.page,
         with_peers=arguments.peers,
         race=arguments.time_to_solve,
+        ray=arguments.ray,
     )
     return run_bench(plan, report_only=arguments.report)
