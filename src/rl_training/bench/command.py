@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 
 from rl_training.bench.aggregate import require_rliable
 from rl_training.bench.document import write_section
@@ -166,8 +168,22 @@ def _runner(plan: Plan, jobs: Sequence[Job]) -> Iterator[Runner]:
 
     where = "starting Ray on this machine" if plan.ray == LOCAL else f"connecting to Ray at {plan.ray}"
     sys.stderr.write(f"{where}; whoever has its token can run code on its nodes: docs/security.md\n")
-    with connected(None if plan.ray == LOCAL else plan.ray) as ray:
+    with connected(None if plan.ray == LOCAL else plan.ray) as ray, _stopped_by_sigterm():
         yield RayRunner(ray, jobs, plan.jobs, sys.stderr)
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Without Ray, the runs notice that the bench has ended and save. Ray would kill them, so they must be asked to stop."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _record(plan: Plan, job: Job) -> str:
