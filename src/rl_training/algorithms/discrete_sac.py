@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.config import Number
 from rl_training.algorithms.encoders import finish_network, separate_encoders
-from rl_training.algorithms.off_policy import AnyObservationConfig
 from rl_training.algorithms.on_policy import ActorCriticPolicy, choose_actions
 from rl_training.algorithms.policy import ActInput
-from rl_training.algorithms.sac import EntropyAlgorithm, EntropyConfig, twin_critic_loss
+from rl_training.algorithms.sac import EntropyAlgorithm, SACConfig, twin_critic_loss
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.models.action_head import FORBIDDEN, CategoricalHead
 from rl_training.models.continuous import Actor, make_actor
@@ -27,7 +26,7 @@ from rl_training.types import Array, PolicyOutput, SpaceSpec, TransitionBatch
 __all__ = ["DiscreteSAC", "DiscreteSACConfig", "discrete_sac_actor_loss", "discrete_sac_target"]
 
 
-class DiscreteSACConfig(AnyObservationConfig, EntropyConfig):
+class DiscreteSACConfig(SACConfig):
     """Settings of discrete SAC."""
 
     target_entropy: Number | None = Field(

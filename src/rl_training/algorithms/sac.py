@@ -45,6 +45,8 @@ EntropyConfigT = TypeVar("EntropyConfigT", bound=EntropyConfig)
 class SACConfig(AnyObservationConfig, EntropyConfig):
     """Settings of SAC."""
 
+    n_step: Positive = Field(1, description=SOFT_N_STEP)
+
 
 def sac_target(
     reward: Tensor,  # (batch,)

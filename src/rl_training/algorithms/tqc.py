@@ -8,9 +8,8 @@ from torch import Tensor
 
 from rl_training.algorithms.config import Count, Positive
 from rl_training.algorithms.continuous import make_actor_critic
-from rl_training.algorithms.off_policy import AnyObservationConfig
 from rl_training.algorithms.qr_dqn import quantile_huber_loss, quantile_levels
-from rl_training.algorithms.sac import EntropyConfig, GaussianPolicy, SoftActorCritic
+from rl_training.algorithms.sac import GaussianPolicy, SACConfig, SoftActorCritic
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.models.continuous import GaussianActorCritic
 from rl_training.types import SpaceSpec, TransitionBatch
@@ -18,7 +17,7 @@ from rl_training.types import SpaceSpec, TransitionBatch
 __all__ = ["TQC", "TQCConfig", "tqc_actor_loss", "tqc_critic_loss", "tqc_target"]
 
 
-class TQCConfig(AnyObservationConfig, EntropyConfig):
+class TQCConfig(SACConfig):
     """Settings of TQC. The paper has five critics."""
 
     n_critics: Positive = Field(2, description="critics (N)")
