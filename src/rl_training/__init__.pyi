@@ -75,13 +75,14 @@ class DDPG(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, normalize_observations: bool = False, n_critics: int = 1, exploration_noise: float =
-        0.1, target_noise: float = 0.0, noise_clip: float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers:
-        Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers:
-        Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu',
-        compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str,
-        Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from:
-        str | Path | None = None, overwrite: bool = False
+        actor_update_interval: int = 1, frame_stack: int = 1, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
+        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False,
+        cnn_features: int = 512, n_critics: int = 1, exploration_noise: float = 0.1, target_noise: float = 0.0, noise_clip:
+        float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
+        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
+        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
+        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
+        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DiscreteSAC(ManagedAlgorithm):
@@ -97,13 +98,14 @@ class DiscreteSAC(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
-        normalize_observations: bool = False, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"]
-        = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
-        num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
-        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        actor_update_interval: int = 1, frame_stack: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy:
+        float | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
+        int = 512, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
+        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
+        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
+        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
+        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DQN(ManagedAlgorithm):
@@ -144,7 +146,7 @@ class DrQ(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 128, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.01, target_update_interval: int = 1, actor_update_interval:
-        int = 1, alpha: float = 0.1, learn_alpha: bool = False, target_entropy: float | None = None, frame_stack: int = 3,
+        int = 1, frame_stack: int = 3, alpha: float = 0.1, learn_alpha: bool = False, target_entropy: float | None = None,
         shift_pad: int = 4, cnn_layers: Sequence[Sequence[int]] | None = None, cnn_features: int | None = None, encoder:
         Literal["nature", "paper"] = 'nature', target_shifts: int = 1, loss_shifts: int = 1, env_kwargs: Mapping[str, Any] =
         {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool =
@@ -342,13 +344,13 @@ class SAC(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
-        cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64,
-        4, 2), (64, 3, 1)), normalize_observations: bool = False, frame_stack: int = 1, cnn_features: int = 512, env_kwargs:
-        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
-        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
+        actor_update_interval: int = 1, frame_stack: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy:
+        float | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
+        int = 512, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
+        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
+        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
+        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
         Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
@@ -365,13 +367,14 @@ class TD3(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 2,
-        actor_update_interval: int = 2, normalize_observations: bool = False, n_critics: int = 2, exploration_noise: float =
-        0.1, target_noise: float = 0.2, noise_clip: float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers:
-        Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers:
-        Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu',
-        compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str,
-        Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from:
-        str | Path | None = None, overwrite: bool = False
+        actor_update_interval: int = 2, frame_stack: int = 1, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
+        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False,
+        cnn_features: int = 512, n_critics: int = 2, exploration_noise: float = 0.1, target_noise: float = 0.2, noise_clip:
+        float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
+        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
+        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
+        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
+        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class TQC(ManagedAlgorithm):
@@ -387,11 +390,13 @@ class TQC(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
-        normalize_observations: bool = False, n_critics: int = 2, num_quantiles: int = 25, dropped_quantiles: int = 2,
-        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
-        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
-        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        actor_update_interval: int = 1, frame_stack: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy:
+        float | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
+        int = 512, n_critics: int = 2, num_quantiles: int = 25, dropped_quantiles: int = 2, env_kwargs: Mapping[str, Any] =
+        {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool =
+        False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000,
+        device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
+        eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any]
+        = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,7 @@ def may_change(model: type[BaseModel], name: str) -> bool:
     return any(isinstance(extra, dict) and _MAY_CHANGE in extra for extra in extras)
 
 
+@functools.cache
 def old_names(model: type[BaseModel]) -> dict[str, str]:
     """Maps the old names of a model's settings to their current names. A subclass that redefines a setting keeps them."""
     names: dict[str, str] = {}
