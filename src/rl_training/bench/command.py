@@ -55,10 +55,11 @@ class Plan:
     def planned_jobs(self) -> list[Job]:
         """The jobs seed by seed, alternating ours and the peer's, so that runs to be compared run close together in time."""
         planned = []
-        for seed in range(max(map(self._seeds, self.configs), default=0)):
+        for k in range(max(map(self._seeds, self.configs), default=0)):
             for config in self.configs:
-                if seed >= self._seeds(config):
+                if k >= self._seeds(config):
                     continue
+                seed = k + (self.references[config].first_seed if config in self.references else 0)
                 peer = self.peers.get(config)
                 goal = None if peer is None or not self.race else peer.solved
                 if not self.race or goal is not None:
