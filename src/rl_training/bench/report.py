@@ -255,7 +255,7 @@ def draw_curves(
     """Draws the curves of every config that has any, with a panel for each task. False if there is nothing to draw."""
     panels: dict[str, list[Curve]] = {}
     for config, outcomes in ours.items():
-        if (task := _task(config, references.get(config))) is None:
+        if (task := task_of(config, references.get(config))) is None:
             continue
         for results, label, is_peer in ((outcomes, config, False), (theirs.get(config, {}), "", True)):
             curves = [outcome["curve"] for outcome in by_seed(results) if len(outcome.get("curve", ())) > 1]
@@ -269,7 +269,7 @@ def draw_curves(
     return bool(panels)
 
 
-def _task(config: str, reference: Reference | None) -> str | None:
+def task_of(config: str, reference: Reference | None) -> str | None:
     """The environment and the wrappers that define the task; None for a config that no longer exists."""
     try:
         resolved = resolve_config(load_config_data(config) if reference is None else reference.data(config))
