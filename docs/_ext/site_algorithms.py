@@ -31,6 +31,7 @@ def kinds(names: tuple[str, ...]) -> str:
 
 
 def learns_from(algorithm: AlgorithmClass) -> str:
+    """Where an algorithm's experience comes from."""
     return "its own rollouts" if issubclass(algorithm, OnPolicyAlgorithm) else "replayed experience"
 
 
@@ -171,5 +172,3 @@ def _curves(key: str, outcomes: Outcomes) -> str:
 def number(value: float) -> str:
     """A return as people read it."""
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
-
-
