@@ -1,7 +1,7 @@
 """The pages of the documentation and their blocks of code.
 
 ``python`` and ``sh`` blocks of a page are run from top to bottom in one directory, the Python ones in one interpreter. A
-block with a caption is a file: it is written there before the next one is run. Comments right before a block tell the tests more:
+block with a caption is a file: it is written there before the next one is run. Comments right before a block have orders:
 
     <!-- tests: skip needs a SLURM cluster -->                     is not run, for this reason
     <!-- tests: needs minatar -->                                  is run where this module is installed
@@ -21,9 +21,10 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 from moments import PATIENCE
@@ -36,7 +37,8 @@ DOCS = ROOT / "docs"
 RECORDS = ("adr", "plans")
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 INSTRUCTIONS = [page for page in PAGES if page.parent.name not in RECORDS]
-RUN, PARSED, SHOWN = ("python", "sh"), {"yaml": yaml.safe_load, "json": json.loads}, ("text", "{toctree}", "{include}")
+RUN, SHOWN = ("python", "sh"), ("text", "{toctree}", "{include}")
+PARSED: dict[str, Callable[[str], Any]] = {"yaml": yaml.safe_load, "json": json.loads}
 FENCE = re.compile(
     r"(?P<orders>(?:^<!-- tests: .*? -->\n+)*)^(?P<fence>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=fence) *$",
     re.MULTILINE | re.DOTALL,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+from pydantic import BaseModel
 from site_markdown import code, first_sentence, fold, html, table, text
 
 from rl_training.algorithms.base import OnPolicyAlgorithm
@@ -83,7 +84,7 @@ def settings(name: str) -> str:
 SETTING_HEADER = ("setting", "default", "meaning")
 
 
-def setting_row(model: type[StrictModel], setting: Setting, prefix: str = "") -> tuple[str, str, str]:
+def setting_row(model: type[BaseModel], setting: Setting, prefix: str = "") -> tuple[str, str, str]:
     """A row of a table of settings. One that may change in a run that is resumed has a mark."""
     name = code(prefix + setting.name) + (" ↻" if may_change(model, setting.name) else "")
     allowed = f" *({text(setting.bounds)})*" if setting.bounds else ""
