@@ -11,10 +11,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.config import Count, Fraction, ImageConfig, Positive
+from rl_training.algorithms.config import Count, Fraction, ImageConfig, Positive, PositiveNumber
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyConfig, EpsilonGreedyPolicy, EpsilonPolicy
 from rl_training.algorithms.optimizer import make_optimizer
-from rl_training.algorithms.strict_model import MAY_CHANGE
+from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel
 from rl_training.algorithms.update import NOTHING, Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import BatchT, Replay
 from rl_training.data.transition_replay import make_transition_replay
@@ -33,6 +33,16 @@ class QLearningConfig(EpsilonGreedyConfig):
     tau: Fraction = Field(1.0, description="share of the online weights in a target update; 1: a copy")
     target_update_interval: Positive = Field(500, description="updates between target updates")
     normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
+
+
+class TDErrorConfig(StrictModel):
+    """Settings of the algorithms whose loss is a function of one TD error; quantiles and atoms have losses of their own."""
+
+    huber_delta: PositiveNumber = Field(
+        1.0,
+        description="TD errors beyond this count linearly in the Huber loss, smaller ones as their square; the largest return "
+        "or more: always as their square",
+    )
 
 
 class ValueConfig(ImageConfig, QLearningConfig):

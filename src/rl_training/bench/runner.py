@@ -19,6 +19,8 @@ from typing import TextIO
 from rl_training.bench.jobs import Job
 from rl_training.experiment.lock import Lock
 
+#: Seconds between two looks at a process.
+TICK = 0.05
 #: Seconds without a finished job after which a line reports how far the jobs are.
 QUIET_SECONDS = 30.0
 
@@ -31,7 +33,7 @@ class Runner:
         self._parallel = parallel
         self._stream = stream
         self._stopping = threading.Event()
-        self._active: dict[Job, subprocess.Popen[bytes]] = {}
+        self._active: set[Job] = set()
         self._total = {job: job.total_steps for job in jobs}
         self._done_before = sum(map(self._steps, jobs))
         self._finished = 0
@@ -56,47 +58,18 @@ class Runner:
                         self._say(self._running())
             except BaseException:
                 print("stopping: the runs are being saved; the same command continues them", file=self._stream, flush=True)
-                self._stop()
+                self._stopping.set()
                 pool.shutdown(cancel_futures=True)
                 raise
         return failures
 
     def _run(self, job: Job) -> str | None:
         """Runs one job to its end. Returns what went wrong, or None."""
-        with locked(job, self._stopping) as lock:
-            if self._stopping.is_set() or job.is_finished():
-                return None
-            with tempfile.TemporaryFile() as errors:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "rl_training.bench.worker", job.to_json()],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    pass_fds=lock.descriptors(),
-                    start_new_session=True,  # Ctrl-C must reach only the bench: a second signal would end a job unsaved
-                )
-                self._active[job] = process
-                if self._stopping.is_set():  # the stop came after the check above
-                    self._close_pipe(process)
-                code = process.wait()
-                del self._active[job]
-                self._close_pipe(process)
-                if code == 0 or self._stopping.is_set():
-                    return None
-                errors.seek(0)
-                lines = errors.read().decode(errors="replace").strip().splitlines()
-                return f"exit code {code}{f', {lines[-1]}' if lines else ''}"
-
-    def _stop(self) -> None:
-        self._stopping.set()
-        for process in list(self._active.values()):
-            self._close_pipe(process)
-
-    @staticmethod
-    def _close_pipe(process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
+        self._active.add(job)
+        try:
+            return run_worker(job, self._stopping)
+        finally:
+            self._active.remove(job)
 
     def _steps(self, job: Job) -> int:
         return self._total[job] if job.result_file.exists() else job.logged_steps()
@@ -116,6 +89,34 @@ class Runner:
         if left <= 0:
             return "done"
         return f"ETA {left / done * elapsed:.0f} s" if done > 0 else "ETA unknown"
+
+
+def run_worker(job: Job, stopping: threading.Event) -> str | None:
+    """Runs one job to its end in a process of its own, or until ``stopping`` is set. Returns what went wrong, or None."""
+    with locked(job, stopping) as lock:
+        if stopping.is_set() or job.is_finished():
+            return None
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "rl_training.bench.worker", job.to_json()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=lock.descriptors(),
+                start_new_session=True,  # Ctrl-C must reach only the bench: a second signal would end a job unsaved
+            )
+            try:
+                while process.poll() is None and not stopping.wait(TICK):
+                    pass
+            finally:
+                assert process.stdin is not None
+                process.stdin.close()  # a process that has not ended saves and stops
+                code = process.wait()
+            if code == 0 or stopping.is_set():
+                return None
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").strip().splitlines()
+            return f"exit code {code}{f', {lines[-1]}' if lines else ''}"
 
 
 @contextlib.contextmanager

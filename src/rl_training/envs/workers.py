@@ -324,18 +324,6 @@ class ProcessWorker:
         self._pipe.close()
 
 
-def close_workers(workers: Sequence[Worker], *, hanging: bool) -> None:
-    """Closes workers at the same time. Where a call was broken off (``hanging``), closing may hang as well."""
-    for worker in workers:
-        worker.dismiss(SHORT_CLOSING_TIME if hanging else CLOSING_TIME)
-
-    def close() -> None:
-        for worker in workers:
-            worker.close()
-
-    close_in_time(close, hanging=hanging)
-
-
 def close_in_time(close: Callable[[], None], *, hanging: bool) -> None:
     """Closes environments; in a thread and for a short time only, if one of their calls was broken off."""
     if not hanging:

@@ -1,7 +1,8 @@
 """The training loop of all algorithms: collects steps, and learns, evaluates, logs and writes checkpoints when due.
 
-Everything that determines the future of a run is in the policy, ``training_state`` and the replay. A run that is stopped
-between any two steps and resumed in another process therefore takes exactly the path that it would have taken.
+Everything that determines the future of a run is in the policy, the state of the training (``training_state.py``) and the
+replay. A run that is stopped between any two steps and resumed in another process therefore takes exactly the path that it
+would have taken.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 from rl_training.algorithms.base import Algorithm, OnPolicyAlgorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
-from rl_training.data.segments import ReadBlock
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import EnvPool
@@ -20,11 +20,10 @@ from rl_training.envs.vector_pool import VectorEnvPool
 from rl_training.errors import ConfigError
 from rl_training.experiment.changes import Change
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.layout import REPLAY_PART
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import Initial, Run
-from rl_training.models.observation import describe_action, describe_observation
 from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, TRAINING_EPISODES, RandomStreams
+from rl_training.runtime.announcements import announce_changes, announce_run
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
 from rl_training.runtime.collector import Collector
@@ -44,7 +43,7 @@ from rl_training.runtime.signals import StopRequest
 from rl_training.runtime.stop_at_return import StopAtReturn
 from rl_training.runtime.stopping import TrainerStop
 from rl_training.runtime.trackers import make_trackers, require_trackers
-from rl_training.types import ObservationSpec, State
+from rl_training.types import ObservationSpec
 
 
 class Trainer:
@@ -82,8 +81,8 @@ class Trainer:
         self._free_at_first = available_memory()
         with cpu_threads(config.threads):
             policy = algorithm_class.make_policy(config.algo_kwargs, pool.spec, init_generator(config.seed))
-            self._device = usable_device(config.device)
-            policy.network.to(self._device)
+            self.device = usable_device(config.device)
+            policy.network.to(self.device)
             self.algorithm: Algorithm[Any, Any] = algorithm_class(policy, config.algo_kwargs, self.streams)
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.timer)
         self.collector = Collector(policy, pool, config.seed, self.timer)
@@ -93,7 +92,7 @@ class Trainer:
         self.changes: Mapping[str, Change] = {}  # of settings, since the checkpoint that the run continues from
         self.episodes = EpisodeStatistics()
         self.evaluations = EvaluationBudget(config.eval)
-        self._due = {
+        self.due = {
             "log": Due(config.log.interval),
             "eval": Due(config.eval.interval),
             "checkpoint": Due(config.checkpoint.interval),
@@ -152,8 +151,7 @@ class Trainer:
         self.log.start_clock()
         begun_at = self.env_steps
         with cpu_threads(self.config.threads), stop, self.progress:
-            self.progress.note(self.describe())
-            self._note_spaces()
+            announce_run(self)
             try:
                 trackers = make_trackers(self.config, self.run)
                 self.hooks.attach(chores, [*trackers, *StopAtReturn.of(self.config), *callbacks])
@@ -196,7 +194,7 @@ class Trainer:
                 self.checkpoints.outdated()
             self.compilation.begin(self.config, self.progress, stop)
             self.hooks.emit("on_start", Training(self, total))
-            self._note_changes()
+            announce_changes(self)
             self.timer.start()  # opening trackers is no training
             self.checkpoints.announce()
             with self._stopping.no_fault_during(stop):
@@ -228,7 +226,7 @@ class Trainer:
         collected = self.collector.collect(self.env_steps)
         count = len(collected.step.envs)
         self.env_steps += count
-        for due in self._due.values():
+        for due in self.due.values():
             due.add(count)
         if self.learner.observe(collected, self.env_steps):
             self.collector.refresh()
@@ -237,19 +235,19 @@ class Trainer:
 
     def _chores(self, stop: StopRequest) -> None:
         """Logging, evaluation and checkpoints that are due between two steps."""
-        if self._due["log"].settle():
+        if self.due["log"].settle():
             self.divergence.check()
             self.hooks.emit("on_update", {**self.train_metrics(), **self.log.time_metrics(self.env_steps)})
-        if self._due["eval"].count():
+        if self.due["eval"].count():
             episodes = self.evaluations.episodes_during(self.env_steps, self.config.num_envs, self.episodes)
             longest = self.evaluations.longest_episode(self.env_steps)
             result = self.evaluate(episodes, stop, stream=SELECTION_EPISODES, max_episode_steps=longest) if episodes else None
             if episodes and result is None:
                 return  # stopped early: still due, so it is repeated after resuming
-            self._due["eval"].settle()
+            self.due["eval"].settle()
             if result is not None:
                 self.hooks.emit("on_evaluation", result)
-        if self._due["checkpoint"].settle():
+        if self.due["checkpoint"].settle():
             self.checkpoints.save_due()
             self.checkpoints.announce()
         self.progress.update()
@@ -281,74 +279,9 @@ class Trainer:
         self.timer.lap("evaluation")
         return result
 
-    # --------------------------------------------------------------------------------------------- reporting
-
     def train_metrics(self) -> dict[str, float]:
         scheduled = self.algorithm.schedule_values(self.env_steps)
         return {**self.episodes.metrics(), "updates": self.learner.updates, **scheduled, **self.learner.metrics}
-
-    def describe(self) -> str:
-        """One line that describes the run, with the memory of the replay."""
-        config, megabytes = self.config, self.learner.nbytes / 1e6
-        where = "nowhere" if self.run is None else self.run.path
-        return (
-            f"{config.algo} on {config.env_id}, seed {config.seed}, {config.num_envs} env(s), device {self._device}, replay "
-            f"{megabytes:.1f} MB, writing to {where}"
-        )
-
-    def _note_spaces(self) -> None:
-        """Says what observations and actions were taken for."""
-        spec = self.policy.spec
-        self.progress.note(f"observation: {describe_observation(spec.observation, self.policy.network)}")
-        action = describe_action(spec.action)
-        if action is not None:
-            self.progress.note(f"action: {action}")
-
-    def _note_changes(self) -> None:
-        """Logs the settings that a resumed run continues with, if they are others than before."""
-        if self.changes:
-            shown_values = ", ".join(f"{key} {change.before} -> {change.after}" for key, change in self.changes.items())
-            self.progress.note(f"changed: {shown_values}")
-            self.log.write_changes({key: change.after for key, change in self.changes.items()})
-            self.changes = {}
-
-    # ------------------------------------------------------------------------------------------- checkpoints
-
-    def training_state(self) -> State:
-        """Everything that decides the future of the run, besides the policy and the replay."""
-        return {
-            "env_steps": self.env_steps,
-            "episodes": self.episodes.state_dict(),
-            "evaluations": self.evaluations.state_dict(),
-            "best_return": self.checkpoints.best_return,
-            "owed": {name: due.owed for name, due in self._due.items()},
-            "checkpoints": self.checkpoints.count,
-            "streams": self.streams.state_dict(),
-            "collector": self.collector.state_dict(),
-            "compiled": self.compilation.in_force,
-            "learner": self.learner.state_dict(),
-            "hooks": self.hooks.state_dict(),
-        }
-
-    def load(self, parts: Mapping[str, State], read: ReadBlock) -> None:
-        """Restores the parts of a checkpoint; ``read`` gives the blocks of its replay."""
-        state = parts["training"]
-        self.env_steps = state["env_steps"]
-        self.policy.load_state_dict(parts["policy"])
-        self.learner.load_state_dict(state["learner"])
-        self.learner.load_replay(parts.get(REPLAY_PART), self.env_steps, read)
-        self.streams.load_state_dict(state["streams"])
-        self.compilation.in_force = state["compiled"]
-        self.episodes.load_state_dict(state["episodes"])
-        self.evaluations.load_state_dict(state["evaluations"])
-        self.checkpoints.best_return = state["best_return"]
-        for name, due in self._due.items():
-            due.owed = state["owed"][name]
-        self.checkpoints.count = state["checkpoints"]
-        self.hooks.load_state_dict(state["hooks"])
-        for env_index in self.collector.load_state_dict(state["collector"]):
-            self.learner.discard(env_index)
-        self.started = True
 
     def close(self) -> None:
         self.log.close()
