@@ -171,5 +171,3 @@ def _curves(key: str, outcomes: Outcomes) -> str:
 def number(value: float) -> str:
     """A return as people read it."""
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
-
-

@@ -60,7 +60,11 @@ def speed_chart() -> str:
 def _candidates(group: Group) -> str:
     most = max(one.ratio.median for one in group.bars)
     rows = [
-        row(escape(one.label), bar(one.ratio.median / most, one.kind.replace(" ", "-"), str(one.ratio)), f"{one.ratio.median:.2f}")
+        row(
+            escape(one.label),
+            bar(one.ratio.median / most, one.kind.replace(" ", "-"), str(one.ratio)),
+            f"{one.ratio.median:.2f}",
+        )
         for one in group.bars
     ]
     return f"**{group.title}**, 1 = {group.unit}\n\n{chart(group.title, rows)}"
