@@ -58,7 +58,9 @@ class EvalConfig(StrictModel):
     final_episodes: Positive = Field(100, description="episodes in the evaluation after training")
     num_envs: Positive = Field(10, description="environments evaluated in parallel")
     max_episode_steps: Positive | None = Field(
-        None, description="stop an evaluated episode after this many steps; null: only the environment ends it"
+        None,
+        description="stop an evaluated episode after this many steps; null: with a budget, after as many as training has "
+        "taken (at least 1000), otherwise only the environment ends it",
     )
     budget: Fraction | None = Field(
         0.1,

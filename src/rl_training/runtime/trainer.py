@@ -205,7 +205,8 @@ class Trainer:
                 self.progress.say(f"step {self.env_steps}: {self.hooks.stopped_by}")
             if evaluate and not stop:
                 episodes = self.evaluations.episodes_at_end(self.env_steps, self.config.num_envs, self.episodes)
-                evaluation = self.evaluate(episodes, stop)
+                longest = self.evaluations.longest_episode(self.env_steps)
+                evaluation = self.evaluate(episodes, stop, max_episode_steps=longest)
         if self.run is not None:
             if evaluation is not None:
                 self.run.write_evaluation({"step": self.env_steps, **evaluation.to_json()})
@@ -239,7 +240,8 @@ class Trainer:
             self.hooks.emit("on_update", {**self.train_metrics(), **self.log.time_metrics(self.env_steps)})
         if self.due["eval"].count():
             episodes = self.evaluations.episodes_during(self.env_steps, self.config.num_envs, self.episodes)
-            result = self.evaluate(episodes, stop, stream=SELECTION_EPISODES) if episodes else None
+            longest = self.evaluations.longest_episode(self.env_steps)
+            result = self.evaluate(episodes, stop, stream=SELECTION_EPISODES, max_episode_steps=longest) if episodes else None
             if episodes and result is None:
                 return  # stopped early: still due, so it is repeated after resuming
             self.due["eval"].settle()
