@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rl_training.bench import aggregate
-from rl_training.bench.aggregate import (
+from rl_training.experiment import aggregate
+from rl_training.experiment.aggregate import (
     interquartile_mean,
     interquartile_mean_curve,
     matrix,
