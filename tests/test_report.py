@@ -149,13 +149,13 @@ def test_several_runs(tmp_path: Path) -> None:
     page = written(tmp_path, several(tmp_path))
     for words in (
         "batch_size=8 (3)",
-        "batch_size=8321 [20.",  # label, seeds, interquartile mean of 20, 21 and 22, its interval
-        "batch_size=16311 [10.",
-        "batch_size=8batch_size=161.00 [1.00, 1.00]",  # every run of the first ends above every run of the second
+        "batch_size=8321 [",  # label, seeds, interquartile mean of 20, 21 and 22, its interval
+        "batch_size=16311 [",
+        "batch_size=16batch_size=80.00 [0.00, 0.00]",  # no run of the first ends above one of the second
         "batch_size=8600 (3 of 3)",  # the curves go from 2 to 21; half-way is 11.5, which 2 k + seed reaches at 6, 6 and 5
         "return 11.5return 16.25",
         "batch_size=161,000 (1 of 3)- (0 of 3)",  # k + seed reaches it at 10 if the seed is 2
-        "algo_kwargs.batch_size816",
+        "algo_kwargs.batch_size168",
     ):
         assert words in page.text, words
     assert page.count("polygon") == 2 + 2, "a band for each, on the curves and on the profile"

@@ -176,9 +176,7 @@ def _add_report(commands: Any) -> None:
     report.add_argument(
         "paths", type=Path, nargs="+", metavar="RUN", help="run directories, or directories with runs below them"
     )
-    report.add_argument(
-        "--video", action="store_true", help="also film an episode of a single run, in its environment"
-    )
+    report.add_argument("--video", action="store_true", help="also film an episode of a single run, in its environment")
     _add_trust(report)
     report.add_argument("--output", type=Path, default=Path("report.html"), metavar="HTML", help="default: report.html")
 
@@ -220,6 +218,13 @@ def _add_tune(commands: Any) -> None:
     tune.add_argument("--jobs", type=_positive, default=2, metavar="N", help="parallel processes (default 2)")
     tune.add_argument(
         "--pruner", choices=("median", "hyperband", "none"), default="median", help="which trials end early (default median)"
+    )
+    tune.add_argument(
+        "--finalists",
+        type=_count,
+        default=3,
+        metavar="N",
+        help="best trials that three more seeds decide between (default 3)",
     )
     tune.add_argument("--confirm", type=_count, default=5, metavar="N", help="fresh seeds for the best settings (default 5)")
     tune.add_argument("--output-dir", type=Path, metavar="DIR", help="default: runs/tune-<algo>-<env>")

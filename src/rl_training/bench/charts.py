@@ -55,7 +55,9 @@ def draw_learning_curves(panels: Mapping[str, Sequence[Curve]], path: Path) -> N
         drawn.append((task, [thinned(_line(curve, colors[curve.group])) for curve in curves]))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(standalone("Learning curves: the return by environment steps, with the number of seeds", drawn), "utf-8")
+        path.write_text(
+            standalone("Learning curves: the return by environment steps, with the number of seeds", drawn), "utf-8"
+        )
     except OSError as error:
         raise ConfigError(f"cannot write the chart {path}: {error}") from error
 

@@ -77,6 +77,7 @@ def tune_command(arguments: argparse.Namespace) -> int:
         seeds=arguments.seeds,
         jobs=arguments.jobs,
         pruner=arguments.pruner,
+        finalists=arguments.finalists,
         confirm=arguments.confirm,
         output_dir=arguments.output_dir,
     )

@@ -3,6 +3,7 @@
 <output-dir>/base.yaml      the config that the search began with
 <output-dir>/study.db       the trials, as Optuna keeps them
 <output-dir>/trials/        the runs of the search
+<output-dir>/finals/        the runs that decide between the best trials
 <output-dir>/confirmed/     the runs of the best settings on fresh seeds
 <output-dir>/best.yaml      a config for ``train``
 <output-dir>/results.json   the figures
@@ -13,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -30,12 +32,14 @@ from rl_training.experiment.config import RANGES, apply_overrides, load_config_f
 from rl_training.experiment.files import replace_text
 from rl_training.experiment.lock import Lock
 from rl_training.tune.report import write_tune_report
-from rl_training.tune.search import FRESH_SEEDS, SEARCH_SEEDS, Plan, Search
+from rl_training.tune.search import CONFIRMED, FRESH_SEEDS, SEARCH_SEEDS, Plan, Search, final_scores
 from rl_training.tune.space import make_space, with_values
 from rl_training.tune.study import STUDY_FILE, Study, require_optuna
 
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
 LOCK_FILE, BEST_FILE, RESULTS_FILE, PAGE = ".lock", "best.yaml", "results.json", "tune.html"
-CONFIRMED = "confirmed"
 #: Settings of one run, which a search chooses itself.
 OF_A_RUN = ("seed", "output_dir")
 
@@ -48,6 +52,7 @@ def make_plan(
     seeds: int,
     jobs: int,
     pruner: str,
+    finalists: int,
     confirm: int,
     output_dir: Path | None,
 ) -> Plan:
@@ -66,7 +71,7 @@ def make_plan(
             "pruning needs evaluations during training, but eval.interval is 0; set it, or choose --pruner none"
         )
     folder = output_dir or Path("runs") / f"tune-{resolved.algo.rpartition(':')[2]}-{_file_name(resolved.env_id)}"
-    return Plan(base, make_space(base, ranges), folder, trials, seeds, jobs, pruner, confirm)
+    return Plan(base, make_space(base, ranges), folder, trials, seeds, jobs, pruner, finalists, confirm)
 
 
 def _file_name(text: str) -> str:
@@ -86,33 +91,33 @@ def run_tune(plan: Plan) -> int:
     with contextlib.closing(lock):
         if not lock.take():
             raise ConfigError(f"another tune is at work in {folder}; wait until it ends, or choose another --output-dir")
-        study = Study(folder, plan.space, plan.made_from(), plan.pruner, plan.seeds * plan.evaluations)
+        study = Study(folder, plan.space, plan.made_from(), plan.pruner, plan.evaluations, plan.seeds)
         plan.write_base()
         Search(plan, study, sys.stderr).run()
-        jobs = _confirm(plan, study)
-        results = _results(plan, study, jobs)
+        finals = final_scores(plan, study, sys.stderr)
+        best = max(study.ranked(), key=lambda trial: finals.get(trial.number, -math.inf)) if finals else study.ranked()[0]
+        jobs = _confirm(plan, study.values_of(best), best.number)
+        results = {**_results(plan, study, best, jobs), "finals": {str(number): score for number, score in finals.items()}}
         replace_text(folder / RESULTS_FILE, json.dumps(results, indent=1) + "\n")
         write_tune_report(plan, study, results, [job.path for job in jobs], folder / PAGE)
     sys.stdout.write(_summary(plan, results) + "\n")
     return 0
 
 
-def _confirm(plan: Plan, study: Study) -> list[Job]:
+def _confirm(plan: Plan, values: Mapping[str, Any], number: int) -> list[Job]:
     """Trains with the best settings on seeds that the search never saw. Their figures are the ones to believe."""
-    best = study.best()
-    values = study.values_of(best)
-    replace_text(plan.folder / BEST_FILE, _best_yaml(plan, values, best.number))
+    replace_text(plan.folder / BEST_FILE, _best_yaml(plan, values, number))
     seeds = range(FRESH_SEEDS, FRESH_SEEDS + plan.confirm)
-    jobs = [plan.job(best.number, values, seed, CONFIRMED) for seed in seeds]
+    jobs = [plan.job(number, values, seed, CONFIRMED) for seed in seeds]
     failures = Runner(jobs, plan.jobs, sys.stderr).run(lambda job: f"{job.outcome()['return']:.1f}")
     if failures:
         raise ConfigError(f"the best settings could not be confirmed: {failures[0]}; the same command tries it again")
     return jobs
 
 
-def _results(plan: Plan, study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
+def _results(plan: Plan, study: Study, best: FrozenTrial, jobs: Sequence[Job]) -> dict[str, Any]:
     """Everything that was measured, and what with."""
-    best, states = study.best(), [trial.state.name for trial in study.trials()]
+    states = [trial.state.name for trial in study.trials()]
     return {
         "trial": best.number,
         "score": best.value,
@@ -142,6 +147,7 @@ def _summary(plan: Plan, results: Mapping[str, Any]) -> str:
     lines = [
         f"trials: {count['complete']} completed, {count['pruned']} pruned, {count['fail']} failed",
         f"best: trial {results['trial']} with a score of {results['score']:.1f} in the search",
+        *(f"  final: trial {number} scores {score:.1f}" for number, score in results["finals"].items()),
         *(f"  {key}: {json.dumps(value)}" for key, value in results["settings"].items()),
     ]
     returns = [figures["return"] for figures in results["confirmed"].values()]

@@ -34,6 +34,7 @@ def write_tune_report(plan: Plan, study: Study, results: Mapping[str, Any], runs
         section("Settings", _settings(plan, results), "What the search found, and what it began with. Changes are bold."),
         section("Confirmed on fresh seeds", _confirmed(results, runs)),
         section("The search", _history(study), "The score of a trial is the mean return of its last evaluations."),
+        section("The final", _final(results), "The best trials again, over the seeds of the search and three more."),
         section("Which settings mattered", _importances(study), "The share of each in reaching a high score (PED-ANOVA)."),
         section("Settings and scores", _parallel(plan, study, results["trial"])),
         section("Trials", _trials(plan, study)),
@@ -76,6 +77,11 @@ def _history(study: Study) -> str:
     best = [max(scores[: k + 1]) for k in range(len(scores))]
     lines = [Line("trial", numbers, scores, joined=False), Line("best so far", numbers, best)]
     return curves("Score", lines, x_name="trial")
+
+
+def _final(results: Mapping[str, Any]) -> str:
+    rows = [(f"trial {number_}", number(score)) for number_, score in results["finals"].items()]
+    return wide_table(("trial", "score"), rows) if rows else ""
 
 
 def _importances(study: Study) -> str:

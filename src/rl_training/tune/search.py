@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 #: Seeds of the search, and of the runs that confirm its result; they never meet.
 SEARCH_SEEDS, FRESH_SEEDS = 100, 200
+#: Further runs of each finalist: the best of many trials on one seed or two is often only the luckiest.
+FINAL_RUNS = 3
 #: Evaluations in this last part of training count for the score, besides the one after it.
 LAST_PART = 0.25
 #: Trials that may fail before one is completed; then the fault is not in the settings.
 MOST_FAILURES = 3
-BASE_FILE, TRIALS = "base.yaml", "trials"
+BASE_FILE, TRIALS, FINALS, CONFIRMED = "base.yaml", "trials", "finals", "confirmed"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Plan:
     seeds: int
     jobs: int
     pruner: str
+    finalists: int  # the best trials, which are compared once more
     confirm: int  # number of fresh seeds
 
     @property
@@ -177,6 +180,28 @@ class Search:
         for job in attempt.jobs:
             shutil.rmtree(job.path / CHECKPOINTS, ignore_errors=True)
         self._start_next()
+
+
+def final_scores(plan: Plan, study: Study, stream: TextIO) -> dict[int, float]:
+    """The scores of the finalists, over the seeds of the search and as many further ones as a final has."""
+    best = study.ranked()[: plan.finalists]
+    if plan.finalists < 2 or len(best) < 2:
+        return {}
+    first = SEARCH_SEEDS + plan.seeds
+    jobs = {
+        trial.number: [
+            plan.job(trial.number, study.values_of(trial), seed, FINALS) for seed in range(first, first + FINAL_RUNS)
+        ]
+        for trial in best
+    }
+    everything = [job for of_trial in jobs.values() for job in of_trial]
+    failures = Runner(everything, plan.jobs, stream).run(lambda job: f"{score_of(job):.1f}")
+    if failures:
+        raise ConfigError(f"the best trials could not be compared: {failures[0]}; the same command tries it again")
+    runs = plan.seeds + FINAL_RUNS
+    return {
+        trial.number: ((trial.value or 0.0) * plan.seeds + sum(map(score_of, jobs[trial.number]))) / runs for trial in best
+    }
 
 
 def score_of(job: Job) -> float:

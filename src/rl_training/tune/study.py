@@ -25,6 +25,8 @@ NAME = "tune"
 PRUNERS = ("median", "hyperband", "none")
 #: Random settings are tried in the first trials, and nothing is pruned in the first few.
 RANDOM_TRIALS, UNPRUNED_TRIALS = 10, 5
+#: Nor in this part of a run, one in so many evaluations: early returns say little.
+UNPRUNED_PART = 4
 
 
 def require_optuna() -> None:
@@ -36,8 +38,10 @@ def require_optuna() -> None:
 class Study:
     """The trials in a directory. ``made_from`` is what must be the same when a tune goes on."""
 
-    def __init__(self, folder: Path, space: Space, made_from: Mapping[str, Any], pruner: str, longest: int) -> None:
-        """``longest`` is the number of evaluations of a trial that is not pruned."""
+    def __init__(
+        self, folder: Path, space: Space, made_from: Mapping[str, Any], pruner: str, evaluations: int, runs: int
+    ) -> None:
+        """A trial that is not pruned has so many runs with so many evaluations each."""
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -51,7 +55,7 @@ class Study:
                     study_name=NAME,
                     direction="maximize",
                     load_if_exists=True,
-                    pruner=_make_pruner(pruner, longest),
+                    pruner=_make_pruner(pruner, evaluations, runs),
                 )
         except Exception as error:  # of SQLite, SQLAlchemy, Alembic or Optuna
             raise ConfigError(
@@ -119,14 +123,14 @@ class Study:
             trial.set_user_attr("problem", problem)
         self.optuna.tell(trial, score, state=optuna.trial.TrialState[state])
 
-    def best(self) -> optuna.trial.FrozenTrial:
-        """The completed trial with the highest score, the first of several."""
+    def ranked(self) -> list[optuna.trial.FrozenTrial]:
+        """The completed trials, the highest score first; of several, the first."""
         done = [trial for trial in self.trials("COMPLETE") if trial.value is not None]
         if not done:
             problems = [trial.user_attrs["problem"] for trial in self.trials() if "problem" in trial.user_attrs]
             reason = f"; the first problem was: {problems[0]}" if problems else ""
             raise ConfigError(f"no trial was completed, so there is nothing to recommend{reason}")
-        return max(done, key=lambda trial: (trial.value or 0.0, -trial.number))
+        return sorted(done, key=lambda trial: (-(trial.value or 0.0), trial.number))
 
     def importances(self) -> dict[str, float]:
         """How much each setting matters for a high score (PED-ANOVA, Watanabe et al. 2023); empty with too few trials."""
@@ -154,11 +158,11 @@ def _address(file: Path) -> str:
     return str(URL.create("sqlite", database=str(file.resolve())).render_as_string())
 
 
-def _make_pruner(name: str, longest: int) -> optuna.pruners.BasePruner:
+def _make_pruner(name: str, evaluations: int, runs: int) -> optuna.pruners.BasePruner:
     import optuna
 
     if name == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED_TRIALS)
+        return optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED_TRIALS, n_warmup_steps=evaluations // UNPRUNED_PART)
     if name == "hyperband":
-        return optuna.pruners.HyperbandPruner(min_resource=1, max_resource=max(longest, 1))
+        return optuna.pruners.HyperbandPruner(min_resource=1, max_resource=max(evaluations * runs, 1))
     return optuna.pruners.NopPruner()
