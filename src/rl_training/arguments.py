@@ -167,7 +167,13 @@ def _add_list_show_plot(commands: Any) -> None:
     plot.add_argument("--smooth", type=_positive, default=1, metavar="N", help="average each point with the N - 1 before it")
     plot.add_argument("--title", help="default: what the runs have in common")
     plot.set_defaults(trust_modules=False)
-    plot.add_argument("--output", type=Path, default=Path("learning_curves.png"), metavar="PNG")
+    plot.add_argument(
+        "--output",
+        type=Path,
+        default=Path("learning_curves.png"),
+        metavar="PNG",
+        help="or .svg, .pdf; default: learning_curves.png",
+    )
 
 
 def _add_report(commands: Any) -> None:
@@ -224,7 +230,7 @@ def _add_tune(commands: Any) -> None:
         type=_count,
         default=3,
         metavar="N",
-        help="best trials that three more seeds decide between (default 3)",
+        help="best trials that further seeds decide between (default 3)",
     )
     tune.add_argument("--confirm", type=_count, default=5, metavar="N", help="fresh seeds for the best settings (default 5)")
     tune.add_argument("--output-dir", type=Path, metavar="DIR", help="default: runs/tune-<algo>-<env>")

@@ -29,14 +29,15 @@ pre{background:var(--panel);border:1px solid var(--edge);border-radius:6px;paddi
 dl.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.6rem;margin:1rem 0}
 dl.facts div{background:var(--panel);border:1px solid var(--edge);border-radius:6px;padding:.5rem .7rem}
 dt{color:var(--soft);font-size:.85rem}dd{margin:0;font-size:1.25rem;font-weight:600}dd small{font-size:.8rem;font-weight:400}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr));gap:1.2rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr));gap:1.2rem}
 figure{margin:0;min-width:0}svg{width:100%;height:auto;display:block}figure img{max-width:100%;height:auto;border-radius:6px}
 .charts svg text{font-size:18px}main>figure{max-width:52rem}@media(max-width:40rem){svg text{font-size:19px}}
-svg:focus-visible,summary:focus-visible{outline:2px solid var(--c0);outline-offset:2px}
+svg:focus-visible,summary:focus-visible,.wide:focus-visible{outline:2px solid var(--c0);outline-offset:2px}
 output{display:block;min-height:1.4em;font-size:.9rem;color:var(--soft);font-variant-numeric:tabular-nums}
 table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}
 th,td{padding:.2rem .7rem .2rem 0;text-align:left;border-bottom:1px solid var(--edge);vertical-align:top}
-.wide{overflow-x:auto}.wide>svg{min-width:44rem}td{overflow-wrap:anywhere}caption{text-align:left;color:var(--soft)}
+.wide{overflow-x:auto}.wide>svg{min-width:44rem}td{overflow-wrap:break-word;min-width:4.5rem}
+table{margin:.3rem 0}caption{text-align:left;color:var(--soft)}
 summary{cursor:pointer;color:var(--soft);font-size:.9rem}.changed td,.changed th{font-weight:700}
 .key{display:inline-block;width:.9em;height:.9em;border-radius:2px;margin-right:.4em}
 ul.legend{list-style:none;padding:0;margin:.3rem 0;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.9rem}
@@ -116,9 +117,9 @@ def figure(title: str, drawing: str, tables: str, level: int = 3) -> str:
     return f"<figure>{heading}{drawing}{details(tables)}</figure>"
 
 
-def broad(drawing: str) -> str:
-    """A drawing that scrolls on a narrow screen."""
-    return f'<div class="wide" role="region" aria-label="drawing" tabindex="0">{drawing}</div>'
+def broad(content: str) -> str:
+    """Something wide, which scrolls on a narrow screen, also with the keyboard."""
+    return f'<div class="wide" tabindex="0">{content}</div>'
 
 
 def _line_table(title: str, line: Line, x_name: str) -> str:
@@ -131,7 +132,7 @@ def _line_table(title: str, line: Line, x_name: str) -> str:
 
 def details(content: str, summary: str = "as a table") -> str:
     """Something that is shown on demand."""
-    return f'<details><summary>{summary}</summary><div class="wide">{content}</div></details>'
+    return f"<details><summary>{summary}</summary>{broad(content)}</details>"
 
 
 def section(title: str, content: str, note: str = "") -> str:
@@ -148,7 +149,7 @@ def charts(figures: Iterable[str]) -> str:
 
 def wide_table(head: Sequence[str], rows: Iterable[Sequence[Any]], marked: Sequence[bool] = ()) -> str:
     """A table that scrolls on a narrow screen."""
-    return f'<div class="wide">{table("", head, rows, marked)}</div>'
+    return broad(table("", head, rows, marked))
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], marked: Sequence[bool] = ()) -> str:

@@ -19,7 +19,7 @@ MOST_POINTS, FEW_POINTS = 300, 60
 COLORS = 8  # classes c0 to c7
 STEPS = "environment steps"
 #: Of the rows of a bar chart, and the room for their names.
-ROW, NAMES = 26, 200
+ROW, NAMES, LONGEST_NAME = 26, 200, 18
 
 CHART_STYLE = """
 :root{--back:#fff;--text:#1c1e21;--soft:#5c636b;--edge:#d8dce1;--panel:#f6f7f9;
@@ -29,7 +29,7 @@ CHART_STYLE = """
 svg text{fill:var(--soft);font:12px system-ui,sans-serif}svg text.strong{fill:var(--text);font-weight:600}
 .grid{stroke:var(--edge)}.line{fill:none;stroke-width:2}.dashed{stroke-dasharray:6 4}.band{opacity:.18;stroke:none}
 .dot{stroke:none}.mark{stroke:var(--c3);stroke-dasharray:4 3}.rule{stroke:var(--soft);visibility:hidden}
-.whisker{stroke:var(--text)}
+.whisker{stroke:var(--text)}.halo text{paint-order:stroke;stroke:var(--back);stroke-width:4px}
 """ + "".join(
     f".line.c{k}{{stroke:var(--c{k})}}.dot.c{k},.band.c{k},.bar.c{k}{{fill:var(--c{k})}}.key.c{k}{{background:var(--c{k})}}"
     for k in range(COLORS)
@@ -171,19 +171,22 @@ def histogram(title: str, values: Sequence[float], name: str) -> str:
 def bar_chart(title: str, bars: Sequence[Bar], unit: str = "") -> str:
     """Bars from left to right, one below the other, with their numbers."""
     highest = max([bar.value if bar.high is None else bar.high for bar in bars], default=0.0) or 1.0
-    room = WIDTH - NAMES - 110
+    long = any(len(bar.label) > LONGEST_NAME for bar in bars)  # then the names are above the bars
+    left, row = (8, 2 * ROW - 6) if long else (NAMES, ROW)
+    room = WIDTH - left - 110
     parts = []
     for k, bar in enumerate(bars):
-        y, width = k * ROW + 4, max(0.0, bar.value / highest * room)
-        parts.append(text(NAMES - 8, y + 14, shortened(bar.label, 28), "end", label=bar.label))
-        parts.append(f'<rect class="bar c{bar.color % COLORS}" x="{NAMES}" y="{y}" width="{width:.1f}" height="18"/>')
+        y, width = (k + 1) * row - 22, max(0.0, bar.value / highest * room)
+        name = shortened(bar.label, 60 if long else LONGEST_NAME)
+        parts.append(text(left, y - 5, name, label=bar.label) if long else text(left - 8, y + 14, name, "end"))
+        parts.append(f'<rect class="bar c{bar.color % COLORS}" x="{left}" y="{y}" width="{width:.1f}" height="18"/>')
         end = width
         if bar.low is not None and bar.high is not None:
             low, end = (max(0.0, bound / highest * room) for bound in (bar.low, bar.high))
-            line = f'x1="{NAMES + low:.1f}" x2="{NAMES + end:.1f}" y1="{y + 9}" y2="{y + 9}"'
+            line = f'x1="{left + low:.1f}" x2="{left + end:.1f}" y1="{y + 9}" y2="{y + 9}"'
             parts.append(f'<line class="whisker" {line}/>')
-        parts.append(text(NAMES + max(end, width) + 6, y + 14, f"{number(bar.value)}{unit}"))
-    return svg(title, parts, len(bars) * ROW + 6)
+        parts.append(text(left + max(end, width) + 6, y + 14, f"{number(bar.value)}{unit}"))
+    return svg(title, parts, len(bars) * row + 6)
 
 
 def parallel_chart(title: str, scales: Sequence[Scale], routes: Sequence[Route]) -> str:
@@ -204,7 +207,7 @@ def parallel_chart(title: str, scales: Sequence[Scale], routes: Sequence[Route])
         parts.append(f'<line class="whisker" x1="{x:g}" x2="{x:g}" y1="{top}" y2="{bottom}"/>')
         parts.append(text(x, 14 + 18 * (k % 2), shortened(scale.name, 24), "middle", strong=True, label=scale.name))
         parts.extend(text(x + 5, at(k, height)[1] + 4, words) for height, words in scale.marks)
-    return svg(title, parts, bottom + 12, width)
+    return svg(title, parts, bottom + 12, width, data=' class="halo"')
 
 
 def svg(title: str, parts: Sequence[str], height: float = HEIGHT, width: float = WIDTH, data: str = "") -> str:
