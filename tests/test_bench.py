@@ -17,7 +17,6 @@ from conftest import env_of_tests, final_fingerprint, tiny_values
 from moments import PATIENCE, start, wait_for_checkpoint, waiting_at
 from test_bad_input import assert_refused
 
-from rl_training.bench import aggregate
 from rl_training.bench.command import Plan
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
@@ -28,6 +27,7 @@ from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
 from rl_training.cli import main
 from rl_training.errors import ConfigError
+from rl_training.experiment import aggregate
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.run import step_directories
 from rl_training.runtime.evaluation import EvaluationResult

@@ -111,7 +111,9 @@ def test_rollouts_in_one_stretch_are_those_of_the_usual_loop(name: str, tmp_path
 def test_a_collector_that_dies_for_ever_ends_the_run_saved(tmp_path: Path) -> None:
     deaths = tmp_path / "deaths"
     deaths.write_text("\n".join(["40", "1", "1", "1", "1", "1", "1", "1"]))
-    with pytest.raises(CollectorError, match=r"collector [01] \(environments .* has died 4 times in one stretch.*saved at step"):
+    with pytest.raises(
+        CollectorError, match=r"collector [01] \(environments .* has died 4 times in one stretch.*saved at step"
+    ):
         trained(stretch_config("dqn", tmp_path / "run", str(deaths), kind="process"))
     deaths.unlink()
     trainer = resume_training(tmp_path / "run", warn=pytest.fail)
