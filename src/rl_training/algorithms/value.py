@@ -42,8 +42,8 @@ class TDErrorConfig(StrictModel):
 
     huber_delta: PositiveNumber = Field(
         1.0,
-        description="TD errors beyond this count linearly in the Huber loss, smaller ones as their square; the largest return "
-        "or more: always as their square",
+        description="threshold of the Huber loss: TD errors beyond it count linearly, smaller ones as their square; the "
+        "largest return or more: always as their square",
     )
 
 

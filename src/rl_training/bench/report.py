@@ -29,7 +29,8 @@ Results = Mapping[str, Outcomes]
 #: Wrappers that change what the agent is shown, but not the task.
 PRESENTATION_WRAPPERS = ("scale_observation", "previous_action")
 LEARNING_HEADER = (
-    "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s", "commit",
+    "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s",
+    "commit",
 )  # fmt: skip
 PEER_HEADER = (
     "task", "steps", "seeds", "ours, IQM", "peer", "peer, IQM", "P(ours better)", "CPU s: ours, peer", "peer's settings",
