@@ -14,7 +14,7 @@ project = "rl_training"
 author = "the rl_training authors"
 release = version = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "site_inserts", "site_math"]
-exclude_patterns = ["_*", "charts"]
+exclude_patterns = ["_*", "charts", "adr/README.md"]
 nitpicky = False  # annotations name types of torch, numpy and gymnasium, whose sites are not asked
 smartquotes = False  # pages are full of code
 

@@ -1,7 +1,7 @@
 """The pages of the documentation and their blocks of code.
 
-``python`` and ``sh`` blocks of a page are run from top to bottom in one directory, the Python ones in one interpreter. A block
-with a caption is a file: it is written there before the next one is run. Comments right before a block tell the tests more:
+``python`` and ``sh`` blocks of a page are run from top to bottom in one directory, the Python ones in one interpreter. A
+block with a caption is a file: it is written there before the next one is run. Comments right before a block have orders:
 
     <!-- tests: skip needs a SLURM cluster -->                     is not run, for this reason
     <!-- tests: needs minatar -->                                  is run where this module is installed
@@ -21,9 +21,10 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 from moments import PATIENCE
@@ -36,9 +37,11 @@ DOCS = ROOT / "docs"
 RECORDS = ("adr", "plans")
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 INSTRUCTIONS = [page for page in PAGES if page.parent.name not in RECORDS]
-RUN, PARSED, SHOWN = ("python", "sh"), {"yaml": yaml.safe_load, "json": json.loads}, ("text", "{toctree}", "{include}")
+RUN, SHOWN = ("python", "sh"), ("text", "{toctree}", "{include}")
+PARSED: dict[str, Callable[[str], Any]] = {"yaml": yaml.safe_load, "json": json.loads}
 FENCE = re.compile(
-    r"(?P<orders>(?:^<!-- tests: .*? -->\n+)*)^(?P<fence>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=fence) *$", re.M | re.S
+    r"(?P<orders>(?:^<!-- tests: .*? -->\n+)*)^(?P<fence>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=fence) *$",
+    re.MULTILINE | re.DOTALL,
 )
 OPTION = re.compile(r"\A(?::(\w+): (.*)\n)+\n?")
 ORDER = re.compile(r"<!-- tests: (skip|needs|replace|exit) (.+?) -->")
@@ -67,15 +70,18 @@ class Block:
         """What is wrong with the block, as far as can be told without running it."""
         if self.skip is not None or self.language in SHOWN:
             return None
+        absent = [old for old in self.replace if old not in self.body]
+        if absent:
+            return f"'{absent[0]}', which the tests are to replace, is not in the block"
+        if self.language == "sh":
+            return self._shell_problem()
         if self.language in PARSED:
             PARSED[self.language](self.body)
         elif self.language == "python":
             compile(self.body, self.where, "exec")
-        elif self.language == "sh":
-            return self._shell_problem()
         elif self.file is None:
             return f"nothing is known about the language '{self.language}': add a comment <!-- tests: skip REASON -->"
-        return next((f"'{old}' is not in the block" for old in self.replace if old not in self.body), None)
+        return None
 
     def _shell_problem(self) -> str | None:
         read = subprocess.run(["bash", "-n"], input=self.body, text=True, capture_output=True, check=False)
@@ -98,7 +104,7 @@ def blocks_of(page: Path) -> list[Block]:
         options = OPTION.match(block.body)
         if options is not None:
             block.body = block.body[options.end() :]
-            block.file = dict(re.findall(r"^:(\w+): (.*)$", options[0], re.M)).get("caption")
+            block.file = dict(re.findall(r"^:(\w+): (.*)$", options[0], re.MULTILINE)).get("caption")
         for order, value in ORDER.findall(match["orders"]):
             _obey(block, order, value)
         found.append(block)

@@ -61,7 +61,9 @@ def test_loss_is_quadratic_near_zero() -> None:
     torch.testing.assert_close(output.loss, torch.tensor([0.125]))
 
 
-@pytest.mark.parametrize(("delta", "loss", "slope"), [(1.0, 2.5, -1.0), (2.0, 4.0, -2.0), (3.0, 4.5, -3.0), (50.0, 4.5, -3.0)])
+@pytest.mark.parametrize(
+    ("delta", "loss", "slope"), [(1.0, 2.5, -1.0), (2.0, 4.0, -2.0), (3.0, 4.5, -3.0), (50.0, 4.5, -3.0)]
+)
 def test_an_error_counts_as_its_square_up_to_the_threshold(delta: float, loss: float, slope: float) -> None:
     q = torch.tensor([[1.0]], requires_grad=True)  # an error of 3: delta (3 - delta / 2) beyond delta, 3^2 / 2 within it
     output = dqn_loss(q, torch.tensor([0]), torch.tensor([4.0]), torch.zeros(1), torch.zeros(1), delta)

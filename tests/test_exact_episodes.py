@@ -261,13 +261,13 @@ def test_after_a_fault_a_new_episode_is_not_joined_to_the_old_one(algo: str, tmp
     assert trainer.env_steps == 12
     broken.unlink()
     seen: list[Any] = []
-    observe = trainer.learner.observe
+    add = trainer.learner.add
 
-    def watched(collected: Any, env_steps: int) -> bool:
+    def watched(collected: Any) -> None:
         seen.append(collected.step.obs[:, 1].tolist())
-        return observe(collected, env_steps)
+        add(collected)
 
-    trainer.learner.observe = watched  # type: ignore[method-assign]
+    trainer.learner.add = watched  # type: ignore[method-assign]
     with pytest.warns(NonDeterministicEnvironment, match="ForgetfulFaulty-v0"):
         trainer.train()
     trainer.close()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+from pydantic import BaseModel
 from site_markdown import code, first_sentence, fold, html, table, text
 
 from rl_training.algorithms.base import OnPolicyAlgorithm
@@ -31,6 +32,7 @@ def kinds(names: tuple[str, ...]) -> str:
 
 
 def learns_from(algorithm: AlgorithmClass) -> str:
+    """Where an algorithm's experience comes from."""
     return "its own rollouts" if issubclass(algorithm, OnPolicyAlgorithm) else "replayed experience"
 
 
@@ -82,7 +84,7 @@ def settings(name: str) -> str:
 SETTING_HEADER = ("setting", "default", "meaning")
 
 
-def setting_row(model: type[StrictModel], setting: Setting, prefix: str = "") -> tuple[str, str, str]:
+def setting_row(model: type[BaseModel], setting: Setting, prefix: str = "") -> tuple[str, str, str]:
     """A row of a table of settings. One that may change in a run that is resumed has a mark."""
     name = code(prefix + setting.name) + (" ↻" if may_change(model, setting.name) else "")
     allowed = f" *({text(setting.bounds)})*" if setting.bounds else ""
@@ -171,5 +173,3 @@ def _curves(key: str, outcomes: Outcomes) -> str:
 def number(value: float) -> str:
     """A return as people read it."""
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
-
-

@@ -20,9 +20,14 @@ from rl_training.names import split_name
 
 def run_settings() -> str:
     """The settings of every run, group by group."""
-    required = [("`algo`", "", "name of the algorithm"), ("`env_id`", "", text(TrainConfig.model_fields["env_id"].description))]
+    required = [
+        ("`algo`", "", "name of the algorithm"),
+        ("`env_id`", "", text(TrainConfig.model_fields["env_id"].description)),
+    ]
     rows = [setting_row(TrainConfig, setting) for setting in settings_of(TrainConfig)]
-    parts = [table(SETTING_HEADER, [*required, *rows, ("`algo_kwargs`", "`{}`", "the settings of the algorithm: see its page")])]
+    parts = [
+        table(SETTING_HEADER, [*required, *rows, ("`algo_kwargs`", "`{}`", "the settings of the algorithm: see its page")])
+    ]
     for name, group in groups_of(TrainConfig).items():
         if name != "algo_kwargs":
             lines = [setting_row(group, setting, f"{name}.") for setting in settings_of(group)]
@@ -45,7 +50,8 @@ def _command(name: str, parser: argparse.ArgumentParser) -> str:
     ]
     examples = (parser.epilog or "").removeprefix("examples:\n").replace("\n  ", "\n").strip()
     summary = text(parser.description or "")
-    return f"## {name}\n\n{summary[:1].upper()}{summary[1:]}.\n\n{table(('argument', 'meaning'), rows)}\n\n```sh\n{examples}\n```"
+    arguments = table(("argument", "meaning"), rows)
+    return f"## {name}\n\n{summary[:1].upper()}{summary[1:]}.\n\n{arguments}\n\n```sh\n{examples}\n```"
 
 
 def _usage(action: argparse.Action) -> str:

@@ -186,7 +186,9 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument(
         "configs", nargs="*", metavar="CONFIG", help="packaged configs or YAML files (default: all in the references file)"
     )
-    bench.add_argument("--seeds", type=_positive, metavar="N", help="N seeds, from 0 or first_seed (default: as in the references, or 5)")
+    bench.add_argument(
+        "--seeds", type=_positive, metavar="N", help="N seeds, from 0 or first_seed (default: as in the references, or 5)"
+    )
     bench.add_argument("--jobs", type=_positive, metavar="N", help="parallel processes (default 2; 1 with --time-to-solve)")
     bench.add_argument(
         "--ray",

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.config import ImageConfig, Number, Positive
 from rl_training.algorithms.epsilon_greedy import EpsilonPolicy, greedy_actions
-from rl_training.algorithms.policy import ActInput, ExportModule, Observations
+from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.algorithms.value import QLearning, QLearningConfig, TDErrorConfig
 from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer
@@ -73,7 +73,8 @@ class RecurrentQPolicy(EpsilonPolicy):
         epsilon = super().epsilons(env_steps, envs)
         if not self._spread:
             return epsilon
-        exponents: Array = 1.0 + self._spread * np.arange(envs) / max(1, envs - 1)
+        first, total = self.place or (0, envs)
+        exponents: Array = 1.0 + self._spread * (first + np.arange(envs)) / max(1, total - 1)
         return epsilon**exponents
 
     def choose(self, given: ActInput) -> PolicyOutput:
@@ -283,6 +284,11 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
             beta=self.importance_exponent(),
             clip_reward=config.clip_reward,
         )
+
+    @classmethod
+    def make_recorder(cls, config: RecurrentConfigT, policy: Policy, num_envs: int) -> RecurrentRecorder:
+        assert isinstance(policy, RecurrentQPolicy)
+        return RecurrentRecorder(policy.network.core.initial_state(num_envs))
 
     def make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:
         """The buffer; ``options`` are the arguments that DRQN and R2D2 have in common."""

@@ -243,7 +243,7 @@ class ManagedAlgorithm(ActingAgent):
         if self._checkpoint is not None and set(TRAINING_PARTS) <= set(read_manifest(self._checkpoint)["parts"]):
             trainer.checkpoints.restore(self._checkpoint)
         elif self._policy is not None:
-            require_spaces(self._policy, trainer.pool.spec)
+            require_spaces(self._policy, trainer.policy.spec)
             use_weights(trainer, self._policy.state_dict())
         elif self._init_from is not None:
             start_from(trainer, Path(self._init_from), warn_caller)

@@ -28,8 +28,9 @@ from rl_training.bench.runner import Runner
 from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.errors import shown as shown_value
+from rl_training.experiment.collectors import is_address
 from rl_training.experiment.config import load_config_data, resolve_config
-from rl_training.runtime.ray_cluster import LOCAL, connected, is_address, require_ray
+from rl_training.runtime.ray_cluster import LOCAL, connected, require_ray
 
 #: Defaults in the repository's root. Elsewhere, configs must be named, and all output goes to the runs directory.
 REFERENCES, PEERS = Path("benchmarks/learning.yaml"), Path("benchmarks/peers.yaml")

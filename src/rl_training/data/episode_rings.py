@@ -93,7 +93,7 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         super().__init__(layout, len(quotas), slots, frames, torch.device(device))
         self._queue = ItemQueue(self._rings)
         self._priorities = None if alpha is None else _SlotPriorities(total, alpha, rng)
-        self._changed: dict[int, bool] = {}  # slots of items added or retired in this step -> whether it was added
+        self._changed: dict[int, bool] = {}  # slots of items added or retired since priorities were settled -> whether added
 
     def __len__(self) -> int:
         """The number of items that can be sampled: complete, and with no slot overwritten."""
@@ -153,39 +153,43 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
     def _reach(self, env: int, position: int) -> int:
         """The oldest position that the item at this position needs. It never decreases from one item to the next."""
 
-    def _add_steps(self, step: Step, envs: Sequence[int]) -> None:
-        """Adds one step of these environments. Observations are whole stacks, oldest frame first."""
-        self._check(step, envs)
-        self._changed.clear()
+    def _add_steps(self, step: Step, envs: Sequence[int], first: int) -> None:
+        """Adds one step of these environments; row 0 is that of environment ``first``. Observations are whole stacks, oldest
+        frame first. The priorities of what has changed are then to be settled."""
+        self._check(step, envs, first)
         for env in envs:
-            self._add_one(env, step)
+            self._add_one(env, env - first, step)
+
+    def _settle_priorities(self) -> None:
+        """Gives the items that were added since the last call their priorities, and takes them from the retired ones."""
         if self._priorities is not None and self._changed:
             slots = np.array(list(self._changed))
             held = np.array(list(self._changed.values()))
             self._priorities.remove(slots[~held])
             self._priorities.add(slots[held])
+        self._changed.clear()
 
-    def _check(self, step: Step, envs: Sequence[int]) -> None:
+    def _check(self, step: Step, envs: Sequence[int], first: int) -> None:
         """Checks that the observations continue from those stored, and that stacks can be rebuilt from single frames."""
         self._stacks.check(step)
         for env in envs:
             ring = self._rings[env]
             newest = self._columns["frame"][self._slot(env, ring.written - 1)]
-            if ring.running and not np.array_equal(self._frames.newest(step.obs[env]), newest):
+            if ring.running and not np.array_equal(self._frames.newest(step.obs[env - first]), newest):
                 raise ValueError(f"environment {env} does not continue from its last observation; call discard after a reset")
 
-    def _add_one(self, env: int, step: Step) -> None:
+    def _add_one(self, env: int, row: int, step: Step) -> None:
         ring, columns = self._rings[env], self._columns
         if not ring.running:
-            self._begin(env, step.obs[env])
+            self._begin(env, step.obs[row])
         position = ring.written - 1
         slot = self._slot(env, position)
-        columns["action"][slot] = step.action[env]
-        columns["reward"][slot] = step.reward[env]
-        self._append(env, self._frames.newest(step.next_obs[env]), int(columns["age"][slot]) + 1)
+        columns["action"][slot] = step.action[row]
+        columns["reward"][slot] = step.reward[row]
+        self._append(env, self._frames.newest(step.next_obs[row]), int(columns["age"][slot]) + 1)
         if "action_mask" in columns and step.next_action_mask is not None:
-            columns["action_mask"][self._slot(env, position + 1)] = step.next_action_mask[env]
-        terminated, ended = bool(step.terminated[env]), bool(step.ended[env])
+            columns["action_mask"][self._slot(env, position + 1)] = step.next_action_mask[row]
+        terminated, ended = bool(step.terminated[row]), bool(step.ended[row])
         complete = position + 1 if ended else position + 2 - self.n_step  # the first incomplete window
         windows = range(ring.waiting, max(ring.waiting, complete))
         for begin in windows:

@@ -89,6 +89,7 @@ class SeededEnvPool:
         factory: EnvFactory,
         *,
         num_envs: int = 1,
+        first: int = 0,
         seed: int = 0,
         stream: str = TRAINING_EPISODES,
         env_id: str = "environment",
@@ -100,8 +101,9 @@ class SeededEnvPool:
         fit: Callable[[SpaceSpec], SpaceSpec] = lambda spec: spec,
     ) -> None:
         """``fit`` makes the specs what an algorithm takes, for instance several choices as one discrete action. Of the info
-        of an episode's last step, ``info_keys`` are kept."""
-        self.num_envs = num_envs
+        of an episode's last step, ``info_keys`` are kept. ``first`` is the place of the first environment among those of the
+        whole run, by which episodes are seeded and environments named."""
+        self.num_envs, self._first = num_envs, first
         self._info_keys = info_keys
         self.env_id = env_id
         self.boundary = Boundary()
@@ -236,7 +238,7 @@ class SeededEnvPool:
             self._returns[i] += rewards[i]
         finished = []
         for i, info in zip(ended, infos, strict=True):
-            finished.append(Episode(i, self._episode[i], self._returns[i], self._log.lengths[i], info))
+            finished.append(Episode(self._first + i, self._episode[i], self._returns[i], self._log.lengths[i], info))
             self._commit_episode(self._obs, self._mask, i, self._episode[i] + 1)
         return finished
 
@@ -262,21 +264,23 @@ class SeededEnvPool:
         self._returns[i] = 0.0
 
     def episode_seed(self, env_index: int, number: int) -> int:
-        return derive_seed(self._seed, self._stream, env_index, number)
+        """The seed of an episode of one of these environments, whose index here is given."""
+        return derive_seed(self._seed, self._stream, self._first + env_index, number)
 
     def _fault(self, i: int, env_actions: Array, problem: str) -> EnvironmentFault:
         earlier = self._log.actions(i)
         return EnvironmentFault(
             problem,
             env_id=self.env_id,
-            env_index=i,
+            env_index=self._first + i,
             episode_seed=self.episode_seed(i, self._episode[i]),
             actions=None if earlier is None else [*earlier.tolist(), env_actions[i].tolist()],
             step=self._log.lengths[i] + 1,
         )
 
     def _reset_fault(self, i: int, seed: int, problem: str) -> EnvironmentFault:
-        return EnvironmentFault(problem, env_id=self.env_id, env_index=i, episode_seed=seed, actions=[], step=0)
+        place = self._first + i
+        return EnvironmentFault(problem, env_id=self.env_id, env_index=place, episode_seed=seed, actions=[], step=0)
 
     def state_dict(self) -> State:
         # After a fault, an environment may have stepped further than the pool: its own state is then not the one to save.
@@ -322,7 +326,7 @@ class SeededEnvPool:
         return [i for i, episode in enumerate(restored) if episode is None]
 
     def _name(self, i: int) -> str:
-        return f"{self.env_id} (index {i})"
+        return f"{self.env_id} (index {self._first + i})"
 
     def close(self) -> None:
         if self._watch is not None:

@@ -35,12 +35,6 @@ def require_ray() -> None:
         raise MissingExtraError("ray", "ray", "running on Ray")
 
 
-def is_address(text: str) -> bool:
-    """Whether a text can be the address of a Ray cluster: auto, or host:port."""
-    host, separator, port = text.rpartition(":")
-    return text == "auto" or bool(host and separator and port.isascii() and port.isdigit() and 0 < int(port) < 65_536)
-
-
 @contextlib.contextmanager
 def connected(address: str | None, **options: Any) -> Iterator[Any]:
     """The module ``ray``, connected to the cluster at this address: ``auto`` is the one that runs on this machine, and None

@@ -17,15 +17,15 @@ from rl_training.envs.factory import EnvFactory
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import EnvPool
 from rl_training.envs.vector_pool import VectorEnvPool
-from rl_training.errors import ConfigError
 from rl_training.experiment.changes import Change
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import Initial, Run
-from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, TRAINING_EPISODES, RandomStreams
+from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, RandomStreams
 from rl_training.runtime.announcements import announce_changes, announce_run
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
+from rl_training.runtime.collecting import Collecting
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.compilation import Compilation
 from rl_training.runtime.divergence import DivergenceWatch
@@ -42,6 +42,7 @@ from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
 from rl_training.runtime.stop_at_return import StopAtReturn
 from rl_training.runtime.stopping import TrainerStop
+from rl_training.runtime.stretches import Stretches
 from rl_training.runtime.trackers import make_trackers, require_trackers
 from rl_training.types import ObservationSpec
 
@@ -70,13 +71,8 @@ class Trainer:
         self.streams = RandomStreams(config.seed)
         algorithm_class = get_algorithm(config.algo)
         require_trackers(config)
-        pool = self._make_pool(TRAINING_EPISODES, config.num_envs, config.env_workers)
-        if pool.num_envs != config.num_envs:
-            pool.close()
-            raise ConfigError(
-                f"num_envs is {config.num_envs}, but the vector environment {config.env_id} has {pool.num_envs} members; set "
-                f"num_envs to {pool.num_envs}"
-            )
+        collecting = Collecting(config, factory, recorded)
+        pool = collecting.first_pool()
         require_fit(algorithm_class, pool.spec, config.env_id)
         self._free_at_first = available_memory()
         with cpu_threads(config.threads):
@@ -85,8 +81,8 @@ class Trainer:
             policy.network.to(self.device)
             self.algorithm: Algorithm[Any, Any] = algorithm_class(policy, config.algo_kwargs, self.streams)
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.timer)
-        self.collector = Collector(policy, pool, config.seed, self.timer)
         self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
+        self.collector: Collector | Stretches = collecting.make(pool, policy, self.timer)
         self._eval_pool: EnvPool | None = None
         self.env_steps = 0
         self.changes: Mapping[str, Change] = {}  # of settings, since the checkpoint that the run continues from
@@ -109,13 +105,12 @@ class Trainer:
 
     @property
     def pool(self) -> EnvPool:
-        return self.collector.pool
+        """The environments of the first collector, if it is in this process."""
+        return self.collector.pools()[0]
 
     def pools(self) -> list[EnvPool]:
-        return [self.pool] if self._eval_pool is None else [self.pool, self._eval_pool]
-
-    def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
-        return make_pool(self.config, self._factory, stream, num_envs, workers, recorded=self._recorded)
+        """Those of this process."""
+        return [*self.collector.pools(), *([] if self._eval_pool is None else [self._eval_pool])]
 
     def _changing_shapes(self, pool: EnvPool) -> str | None:
         """Why an on-policy update cannot be compiled: with steps left out, its minibatches have different sizes."""
@@ -218,20 +213,19 @@ class Trainer:
             self._chores(stop)
             if self.env_steps >= total or self.hooks.stopped_by is not None:
                 break
-            self._advance()
+            self._advance(stop)
 
-    def _advance(self) -> None:
-        """One step of every environment, then the updates that are due."""
+    def _advance(self, stop: StopRequest) -> None:
+        """One step of every environment, or a stretch of steps; then the updates that are due."""
         self.timer.lap("rest")
-        collected = self.collector.collect(self.env_steps)
-        count = len(collected.step.envs)
+        count, finished = self.collector.advance(self.env_steps, self.learner, stop)
         self.env_steps += count
         for due in self.due.values():
             due.add(count)
-        if self.learner.observe(collected, self.env_steps):
+        if self.learner.learn(self.env_steps, count):
             self.collector.refresh()
-        if collected.finished:
-            self.hooks.emit("on_episode", *collected.finished)
+        if finished:
+            self.hooks.emit("on_episode", *finished)
 
     def _chores(self, stop: StopRequest) -> None:
         """Logging, evaluation and checkpoints that are due between two steps."""
@@ -263,7 +257,8 @@ class Trainer:
         """Evaluates the deterministic policy on separate environments; training is not affected."""
         self.divergence.check()
         if self._eval_pool is None:
-            self._eval_pool = self._make_pool(SELECTION_EPISODES, self.config.eval.num_envs, "inline")
+            envs = self.config.eval.num_envs
+            self._eval_pool = make_pool(self.config, self._factory, SELECTION_EPISODES, envs, recorded=self._recorded)
         limit = EpisodeLimit(max_episode_steps or self.config.eval.max_episode_steps, self.config.env_id)
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
