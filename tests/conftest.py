@@ -34,6 +34,7 @@ REPRESENTATIVES = frozenset({"dqn", "drqv2", "ppo", "r2d2", "recurrent_ppo", "sa
 COSTLY = frozenset(
     {
         "test_a_full_save_continues_as_the_original",
+        "test_a_process_that_is_killed_leaves_no_trace",
         "test_a_non_deterministic_environment_causes_a_warning_and_training_continues",
         "test_a_resumed_run_is_bit_exact_on_any_space",
         "test_a_run_resumes_exactly_predicts_and_is_exported",
