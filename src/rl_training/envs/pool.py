@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.envs.boundary import Boundary, SlowCallWatch
+from rl_training.envs.boundary import Boundary, SlowCallWatch, StepInterrupted
 from rl_training.envs.checks import Limits, TreeLimits, flag_problem, make_limits, make_receiver, reward_problem
 from rl_training.envs.episode_log import EpisodeLog
 from rl_training.envs.factory import EnvFactory
@@ -305,17 +305,28 @@ class SeededEnvPool:
         return EnvironmentFault(problem, env_id=self.env_id, env_index=i, episode_seed=seed, actions=[], step=0)
 
     def state_dict(self) -> State:
-        # After a fault, an environment may have stepped further than the pool: its own state is then not the one to save.
-        saves_itself = not self._out_of_step and self._episode[0] >= 0
-        own = [own_state_of(worker, self._name(i)) if saves_itself else None for i, worker in enumerate(self._workers)]
         return {
             "obs": self._obs.copy(),
             "mask": self._copy_mask(),
             "episode": list(self._episode),
             "returns": list(self._returns),
-            "env_states": own,
+            "env_states": self._own_states(),
             **self._log.state_dict(),
         }
+
+    def _own_states(self) -> list[State | None]:
+        """The states that environments save themselves. After a fault, an environment may have stepped further than the pool,
+        and while it hangs, it cannot be asked: its episode is then replayed."""
+        nothing: list[State | None] = [None] * self.num_envs
+        if self._out_of_step or self._episode[0] < 0 or self.boundary.since or self.boundary.broken_off:
+            return nothing
+        try:
+            self.boundary.enter(self.num_envs)
+            return [own_state_of(worker, self._name(i)) for i, worker in enumerate(self._workers)]
+        except StepInterrupted:  # training stops, and what it saves needs no state of an environment's own
+            return nothing
+        finally:
+            self.boundary.leave()
 
     def load_state_dict(self, state: State) -> list[int]:
         """Restores each environment's episode so far: from the state that it saved itself, or by a replay. An environment for
@@ -328,7 +339,12 @@ class SeededEnvPool:
         for i, number in enumerate(state["episode"]):
             living = functools.partial(self._living, i)
             restoring = Restoring(living, self._name(i), self.episode_seed(i, number), self.spec)
-            episode = restoring.restore(SavedEpisode.of(state, i), self._log.most_steps)
+            saved = SavedEpisode.of(state, i)
+            try:
+                self.boundary.enter(saved.length + 2)
+                episode = restoring.restore(saved, self._log.most_steps)
+            finally:
+                self.boundary.leave()
             if episode is None:
                 living()
                 self._begin_episode(obs, mask, i, number + 1)

@@ -6,6 +6,7 @@ between any two steps and resumed in another process therefore takes exactly the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -263,7 +264,7 @@ class Trainer:
         """Evaluates the deterministic policy on separate environments; training is not affected."""
         self.divergence.check()
         if self._eval_pool is None:
-            self._eval_pool = self._make_pool(SELECTION_EPISODES, self.config.eval.num_envs, "inline")
+            self._eval_pool = self._make_eval_pool()
         limit = EpisodeLimit(max_episode_steps or self.config.eval.max_episode_steps, self.config.env_id)
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
@@ -278,6 +279,15 @@ class Trainer:
             )
         self.timer.lap("evaluation")
         return result
+
+    def _make_eval_pool(self) -> EnvPool:
+        """Creating environments may hang as their steps may; there is no time limit for it."""
+        boundary = self.pool.boundary
+        try:
+            boundary.enter(calls=math.inf)
+            return self._make_pool(SELECTION_EPISODES, self.config.eval.num_envs, "inline")
+        finally:
+            boundary.leave()
 
     # --------------------------------------------------------------------------------------------- reporting
 
