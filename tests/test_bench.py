@@ -312,7 +312,7 @@ def test_the_seeds_of_an_entry_begin_at_its_first() -> None:
     plan = Plan(["tiny.yaml", "other.yaml"], None, 1, nowhere, {"tiny.yaml": entry}, {}, nowhere, nowhere)
     planned = [(job.config, job.seed) for job in plan.planned_jobs()]
     assert planned[:4] == [("tiny.yaml", 3000), ("other.yaml", 0), ("tiny.yaml", 3001), ("other.yaml", 1)]
-    assert len(planned) == REFERENCE["seeds"] + DEFAULT_SEEDS
+    assert len(planned) == entry.seeds + DEFAULT_SEEDS
 
 
 def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
