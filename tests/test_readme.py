@@ -15,7 +15,6 @@ from rl_training.experiment.metrics import read_metrics
 from rl_training.experiment.registry import get_algorithm
 
 OBSERVATIONS = {
-    ("vector",): "vector",
     ("vector", "image", "mixed"): "vector, image, both",
     ("image", "mixed"): "image, with vectors beside it",
 }

@@ -37,12 +37,15 @@ from rl_training.algorithms.config import (
 from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel, current_name, with_current_names
 from rl_training.envs.wrappers import wrapper_problem
 from rl_training.errors import FOREIGN, MOST_SHOWN, ConfigError, RLTrainingError, described, did_you_mean, shown
+from rl_training.experiment.collectors import CollectorsConfig
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.plain_data import parse_yaml as parse_yaml
 from rl_training.experiment.plain_data import require_plain
 from rl_training.experiment.registry import AlgorithmClass, canonical_name, get_algorithm
 from rl_training.models.custom import NetworkFunction, PythonNetwork, reference_to
 
+#: The key of a config file that ``tune`` reads and training does not: where to search.
+RANGES = "tune"
 #: Bytes of a file's name and of a path that every file system takes; a path leaves room for the files below it.
 LONGEST_NAME = 255
 LONGEST_PATH = 3_800
@@ -58,7 +61,9 @@ class EvalConfig(StrictModel):
     final_episodes: Positive = Field(100, description="episodes in the evaluation after training")
     num_envs: Positive = Field(10, description="environments evaluated in parallel")
     max_episode_steps: Positive | None = Field(
-        None, description="stop an evaluated episode after this many steps; null: only the environment ends it"
+        None,
+        description="stop an evaluated episode after this many steps; null: with a budget, after as many as training has "
+        "taken (at least 1000), otherwise only the environment ends it",
     )
     budget: Fraction | None = Field(
         0.1,
@@ -144,7 +149,8 @@ class TrainConfig(StrictModel):
     wrappers: tuple[dict[str, Any], ...] = Field(
         (), description="wrappers around the environment, innermost first, each a name and its arguments"
     )
-    num_envs: Positive = Field(1, description="environments stepped together")
+    num_envs: Positive = Field(1, description="environments stepped together, over all collectors")
+    collectors: CollectorsConfig = Field(default_factory=CollectorsConfig)
     seed: Count = Field(0, description="seed of all random numbers in the run")
     total_timesteps: Positive = Field(50_000, description="env steps of the whole run", json_schema_extra=MAY_CHANGE)
     device: str = Field(
@@ -191,6 +197,13 @@ class TrainConfig(StrictModel):
     def _stop_has_evaluations(self) -> TrainConfig:
         if self.stop.return_ is not None and not self.eval.interval:
             raise ValueError("stop.return needs evaluations during training, but eval.interval is 0; set it to env steps")
+        return self
+
+    @model_validator(mode="after")
+    def _collectors_fit(self) -> TrainConfig:
+        problem = self.collectors.problem(self.num_envs, self.env_workers, self.algo_kwargs)
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")
@@ -333,7 +346,12 @@ def _renamed(model: type[StrictModel], data: Mapping[str, Any], prefix: str) -> 
 
 
 def load_config_data(name_or_path: str) -> dict[str, Any]:
-    """The unchecked values of a packaged config or a YAML file, under current names."""
+    """The unchecked values of a packaged config or a YAML file, under current names. Ranges for ``tune`` are left out."""
+    return {key: value for key, value in load_config_file(name_or_path).items() if key != RANGES}
+
+
+def load_config_file(name_or_path: str) -> dict[str, Any]:
+    """The same, with the ranges."""
     path = Path(name_or_path)
     packaged = packaged_configs()
     if name_or_path in packaged:
