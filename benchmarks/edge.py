@@ -4,8 +4,8 @@
     python benchmarks/edge.py dqn/cartpole --seed 9 --name huber --set algo_kwargs.huber_delta=1.0
     python benchmarks/edge.py --report                                                    only draw what was recorded
 
-Every thousand steps the greedy policy plays episodes beside the training run, which is not changed by that. For every state on
-the way there is the value that the network predicts, max Q(s, a), and the discounted return that really follows. The figure of
+Every thousand steps the greedy policy plays episodes beside the run, which this does not change. For every state on the
+way there is the value that the network predicts, max Q(s, a), and the discounted return that really follows. The figure of
 docs/value_learning.md is drawn from benchmarks/results/edge.json.
 """
 
@@ -15,6 +15,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def draw(runs: Mapping[str, Mapping[str, Any]], path: Path) -> None:
             left.plot(steps, [one["return"] for one in records], color=f"C{k}", linewidth=1.4, label=name)
             middle.plot(steps, [one["largest"] for one in records], color=f"C{k}", linewidth=1.4, label=name)
             worst = max(records[len(records) // 2 :], key=lambda one: one["largest"])
-            centres = [(low + high) / 2 for low, high in zip(EDGES, EDGES[1:], strict=False)]
+            centres = [(low + high) / 2 for low, high in pairwise(EDGES)]
             for key, style in (("predicted", "-"), ("true", ":")):
                 seen = [(x, y) for x, y in zip(centres, worst[key], strict=True) if y is not None]
                 label = f"{name}: {key}, step {worst['step']}"

@@ -96,11 +96,16 @@ class Block:
 
 def blocks_of(page: Path) -> list[Block]:
     """All fenced blocks of a page, in their order."""
-    text, found = page.read_text("utf-8"), []
+    return blocks_in(page.read_text("utf-8"), str(page.relative_to(ROOT)))
+
+
+def blocks_in(text: str, name: str) -> list[Block]:
+    """All fenced blocks of the text of a page."""
+    found = []
     for match in FENCE.finditer(text):
         line = text.count("\n", 0, match.start("fence")) + 1
         language = match["info"].removeprefix("{code-block}").strip().partition(" ")[0]
-        block = Block(f"{page.relative_to(ROOT)}:{line}", language, match["body"])
+        block = Block(f"{name}:{line}", language, match["body"])
         options = OPTION.match(block.body)
         if options is not None:
             block.body = block.body[options.end() :]

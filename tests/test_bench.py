@@ -17,7 +17,6 @@ from conftest import env_of_tests, final_fingerprint, tiny_values
 from moments import PATIENCE, start, wait_for_checkpoint, waiting_at
 from test_bad_input import assert_refused
 
-from rl_training.bench import aggregate
 from rl_training.bench.command import Plan
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
@@ -28,6 +27,7 @@ from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
 from rl_training.cli import main
 from rl_training.errors import ConfigError
+from rl_training.experiment import aggregate
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.run import step_directories
 from rl_training.runtime.evaluation import EvaluationResult
@@ -312,7 +312,7 @@ def test_the_seeds_of_an_entry_begin_at_its_first() -> None:
     plan = Plan(["tiny.yaml", "other.yaml"], None, 1, nowhere, {"tiny.yaml": entry}, {}, nowhere, nowhere)
     planned = [(job.config, job.seed) for job in plan.planned_jobs()]
     assert planned[:4] == [("tiny.yaml", 3000), ("other.yaml", 0), ("tiny.yaml", 3001), ("other.yaml", 1)]
-    assert len(planned) == REFERENCE["seeds"] + DEFAULT_SEEDS
+    assert len(planned) == entry.seeds + DEFAULT_SEEDS
 
 
 def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,13 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from conftest import ON_POLICY, env_of_tests, final_fingerprint, settings_of, tiny_config
 
-from rl_training.errors import CollectorError, EnvironmentFault
+from rl_training.envs.factory import GivenEnv
+from rl_training.errors import CollectorError, ConfigError, EnvironmentFault
 from rl_training.experiment.changes import with_overrides
 from rl_training.experiment.config import TrainConfig
+from rl_training.rng import derive_seed
+from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.sessions import resume_training, start_training
 from rl_training.runtime.trainer import Trainer
 
@@ -63,7 +68,7 @@ def test_a_process_that_is_killed_leaves_no_trace(algo: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["dqn", "r2d2"])
 @pytest.mark.parametrize("interval", [1, 2])
 def test_pipelined_collectors_are_exact_too(name: str, interval: int, tmp_path: Path) -> None:
-    settings = {"mode": "pipelined", "broadcast_interval": interval}
+    settings: dict[str, Any] = {"mode": "pipelined", "broadcast_interval": interval}
     lockstep, _ = trained(stretch_config(name, tmp_path / "lockstep"))
     inline, _ = trained(stretch_config(name, tmp_path / "inline", **settings))
     deaths = tmp_path / "deaths"
@@ -77,7 +82,7 @@ def test_pipelined_collectors_are_exact_too(name: str, interval: int, tmp_path: 
 @pytest.mark.parametrize("mode", ["lockstep", "pipelined"])
 @pytest.mark.parametrize("interval", [1, 3])
 def test_a_run_is_resumed_exactly_and_elsewhere(mode: str, interval: int, tmp_path: Path) -> None:
-    settings = {"mode": mode, "broadcast_interval": interval}
+    settings: dict[str, Any] = {"mode": mode, "broadcast_interval": interval}
     whole, _ = trained(stretch_config("dqn", tmp_path / "whole", **settings))
     trained(stretch_config("dqn", tmp_path / "parts", **settings), 130)
     for total, kind in ((200, "process"), (None, "inline")):
@@ -111,7 +116,9 @@ def test_rollouts_in_one_stretch_are_those_of_the_usual_loop(name: str, tmp_path
 def test_a_collector_that_dies_for_ever_ends_the_run_saved(tmp_path: Path) -> None:
     deaths = tmp_path / "deaths"
     deaths.write_text("\n".join(["40", "1", "1", "1", "1", "1", "1", "1"]))
-    with pytest.raises(CollectorError, match=r"collector [01] \(environments .* has died 4 times in one stretch.*saved at step"):
+    with pytest.raises(
+        CollectorError, match=r"collector [01] \(environments .* has died 4 times in one stretch.*saved at step"
+    ):
         trained(stretch_config("dqn", tmp_path / "run", str(deaths), kind="process"))
     deaths.unlink()
     trainer = resume_training(tmp_path / "run", warn=pytest.fail)
@@ -144,3 +151,94 @@ def test_a_fault_in_a_collector_is_reported_as_any_fault(kind: str, tmp_path: Pa
     trainer.train()
     trainer.close()
     assert trainer.env_steps >= 240
+
+
+def free_config(output: Path, deaths: Path, total: int, **collectors: Any) -> TrainConfig:
+    return tiny_config(
+        "dqn",
+        env_id="rl_training_test_envs:MortalCounting-v0",
+        env_kwargs={"deaths": str(deaths)},
+        num_envs=8,
+        total_timesteps=total,
+        collectors={"count": 4, "stretch": 4, "mode": "free", "kind": "process", **collectors},
+        eval={"interval": 0, "final_episodes": 1, "num_envs": 1},
+        algo_kwargs={"buffer_size": 2 * total},
+        output_dir=str(output),
+    )
+
+
+def stored_steps(trainer: Trainer) -> list[tuple[int, int]]:
+    """The episode seed and the number of every step in the replay, in the order in which they were stored."""
+    assert isinstance(trainer.learner, OffPolicyLearner)
+    buffer = trainer.learner.replay.buffer
+    obs = buffer.gather(np.arange(len(buffer))).obs.numpy()  # type: ignore[attr-defined]
+    return [(int(seed), int(number)) for seed, number, _ in obs]
+
+
+def assert_each_once_and_in_order(trainer: Trainer) -> None:
+    stored = stored_steps(trainer)
+    assert len(stored) == len(set(stored)) == trainer.env_steps, "steps are lost or doubled"
+    played = 0
+    for env in range(8):
+        episodes = [derive_seed(trainer.config.seed, "env", env, number) % (1 << 24) for number in range(len(stored))]
+        own = [step for step in stored if step[0] in set(episodes)]
+        assert own == [(seed, number) for seed in episodes for number in range(7)][: len(own)]
+        played += len(own)
+    assert played == len(stored)
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.slow)])
+def test_free_collectors_lose_and_double_no_step(kills: int, tmp_path: Path) -> None:
+    deaths = tmp_path / "deaths"
+    deaths.write_text("\n".join(["13"] * kills))
+    total = 60 * kills + 200
+    trainer = start_training(free_config(tmp_path / "run", deaths, total), command="test")
+    trainer.train(total // 2)
+    assert_each_once_and_in_order(trainer)
+    trainer.close()
+    restarts = trainer.collector.restarts  # type: ignore[union-attr]
+    trainer = resume_training(tmp_path / "run", warn=pytest.fail)
+    trainer.train()
+    trainer.close()
+    assert_each_once_and_in_order(trainer)
+    assert restarts + trainer.collector.restarts == kills  # type: ignore[union-attr]
+    assert trainer.learner.updates > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"algo": "dqn", "num_envs": 4, "collectors": {"count": 3}}, r"count \(3\) does not divide .* set it to 2"),
+        ({"algo": "ppo", "collectors": {"mode": "free", "stretch": 16}}, "collectors.mode free .* set it to lockstep"),
+        ({"algo": "ppo", "collectors": {"mode": "pipelined"}}, "collectors.mode pipelined .* set it to lockstep"),
+        ({"algo": "ppo", "collectors": {"kind": "process"}}, r"stretch is 1, .* set it to algo_kwargs.n_steps \(16\)"),
+        (
+            {"algo": "dqn", "collectors": {"kind": "ray", "address": "here"}},
+            "collectors.address: must be auto, or the host:port",
+        ),
+        ({"algo": "dqn", "collectors": {"kind": "process"}, "env_workers": "subprocess"}, "set env_workers: inline"),
+        ({"algo": "dqn", "collectors": {"kind": "threads"}}, "collectors.kind"),
+        ({"algo": "dqn", "collectors": {"cont": 3}}, "unknown key 'collectors.cont'; did you mean 'count'"),
+        ({"algo": "dqn", "collectors": 3}, "collectors is a group of settings"),
+    ],
+)
+def test_settings_that_do_not_fit(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        tiny_config(values.pop("algo"), **values)
+
+
+def test_environments_that_cannot_be_elsewhere() -> None:
+    away = tiny_config("dqn", env_from_python=True, collectors={"kind": "process"})
+    with pytest.raises(ConfigError, match="pass a function that creates one instead of an environment"):
+        Trainer(away, factory=GivenEnv(gym.make("CartPole-v1")))
+    shared = tiny_config("dqn", env_from_python=True, num_envs=2, collectors={"count": 2})
+    with pytest.raises(ConfigError, match="steps its members itself, so it cannot be shared out among collectors"):
+        Trainer(shared, factory=lambda: gym.make_vec("CartPole-v1", num_envs=2))  # type: ignore[arg-type,return-value]
+
+
+def test_the_usual_loop_cannot_become_another_one(tmp_path: Path) -> None:
+    trained(tiny_config("dqn", output_dir=str(tmp_path / "run")), 30)
+    with pytest.raises(ConfigError, match="kind cannot change in this run, which learns after every single step"):
+        resume_training(
+            tmp_path / "run", change=lambda config: with_overrides(config, ["collectors.kind=process"]), warn=pytest.fail
+        )

@@ -159,7 +159,7 @@ def _verdict(key: str, reference: Reference, outcomes: Outcomes) -> str:
 def _curves(key: str, outcomes: Outcomes) -> str:
     """Evaluations during training, a line for each seed."""
     lines = [
-        Line(f"seed {seed}", *zip(*outcomes[seed]["curve"], strict=True))
+        Line(f"seed {seed}", [step for step, _ in outcomes[seed]["curve"]], [result for _, result in outcomes[seed]["curve"]])
         for seed in sorted(outcomes, key=int)
         if len(outcomes[seed].get("curve", ())) > 1
     ]

@@ -20,6 +20,7 @@ from rl_training.algorithms.config import (
     ScheduledPositive,
 )
 from rl_training.algorithms.optimizer import FlatOptimizer, make_optimizer, place_parameters
+from rl_training.algorithms.strict_model import searched
 from rl_training.algorithms.update import Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import Replay
 from rl_training.data.transition_replay import make_transition_replay
@@ -35,11 +36,13 @@ class OffPolicyActorCriticConfig(OffPolicyConfig):
     max_grad_norm: PositiveNumber | None = Field(None, description="clip gradients to this norm; null: no clipping")
     batch_size: Positive = Field(256, description="transitions in one update")
     hidden_sizes: tuple[Positive, ...] = Field((256, 256), description="widths of the hidden layers")
-    n_step: Positive = Field(1, description="rewards summed in one transition")
+    n_step: Positive = Field(1, description="rewards summed in one transition", json_schema_extra=searched(choice=[1, 3, 5]))
     reward_scale: PositiveNumber = Field(
         1.0, description="multiply rewards by this in an update; returns far from 1 are learned slowly"
     )
-    tau: Fraction = Field(0.005, description="share of the online weights in a target update")
+    tau: Fraction = Field(
+        0.005, description="share of the online weights in a target update", json_schema_extra=searched(log=[1e-3, 0.05])
+    )
     target_update_interval: Positive = Field(1, description="updates between target updates")
     actor_update_interval: Positive = Field(1, description="critic updates per actor update")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")

@@ -1,4 +1,5 @@
-"""A model of settings, and what a setting can declare: its old names, and that it may change in a run that is resumed."""
+"""A model of settings, and what a setting can declare: its old names, that it may change in a run that is resumed, and the
+range that ``tune`` searches."""
 
 from __future__ import annotations
 
@@ -28,6 +29,27 @@ def may_change(model: type[BaseModel], name: str) -> bool:
     fields = (base.model_fields.get(name) for base in model.__mro__ if issubclass(base, BaseModel))
     extras = (None if field is None else field.json_schema_extra for field in fields)
     return any(isinstance(extra, dict) and _MAY_CHANGE in extra for extra in extras)
+
+
+_SEARCHED = "searched"
+
+
+def searched(**how: list[float | int]) -> dict[str, JsonValue]:
+    """Declares the range in which ``tune`` looks for a setting, if nobody gives another: ``searched(log=[1e-5, 1e-2])``,
+    ``searched(uniform=[0.01, 0.2])`` or ``searched(choice=[32, 64])``. A subclass that redefines the setting keeps it."""
+    return {_SEARCHED: {kind: [*values] for kind, values in how.items()}}
+
+
+def search_ranges(model: type[BaseModel]) -> dict[str, dict[str, JsonValue]]:
+    """The declared ranges of a model's settings, each by the class that comes first."""
+    ranges: dict[str, dict[str, JsonValue]] = {}
+    for base in model.__mro__:
+        for name, field in base.model_fields.items() if issubclass(base, BaseModel) else ():
+            extra = field.json_schema_extra
+            found = extra.get(_SEARCHED) if isinstance(extra, dict) else None
+            if isinstance(found, dict):
+                ranges.setdefault(name, found)
+    return ranges
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from rl_training.algorithms.config import Number, Positive, PositiveNumber
 from rl_training.algorithms.continuous import ContinuousAlgorithm, NoisyPolicy, make_actor_critic, noisy_action
 from rl_training.algorithms.off_policy import AnyObservationConfig
 from rl_training.algorithms.sac import twin_critic_loss
-from rl_training.algorithms.strict_model import MAY_CHANGE
+from rl_training.algorithms.strict_model import MAY_CHANGE, searched
 from rl_training.algorithms.update import Draw, Known, StageLoss, TargetNetwork
 from rl_training.models.continuous import ContinuousActorCritic
 from rl_training.schedules import LinearSchedule
@@ -28,7 +28,10 @@ class DeterministicConfig(AnyObservationConfig):
 
     n_critics: Positive = Field(2, description="critics; a target uses the smallest of their values")
     exploration_noise: Number = Field(
-        0.1, ge=0.0, description="standard deviation of the noise on actions while acting", json_schema_extra=MAY_CHANGE
+        0.1,
+        ge=0.0,
+        description="standard deviation of the noise on actions while acting",
+        json_schema_extra={**MAY_CHANGE, **searched(uniform=[0.05, 0.5])},
     )
     target_noise: Number = Field(0.2, ge=0.0, description="standard deviation of the noise on actions in targets; 0: none")
     noise_clip: PositiveNumber = Field(0.5, description="clip the noise on actions in targets to +-x")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
@@ -81,6 +82,14 @@ class Job:
     def load_config(self) -> TrainConfig:
         protocol = {**(self.data.get("eval") or {}), "budget": None}  # every evaluation counts, whatever it costs
         return resolve_config({**self.data, "eval": protocol, "seed": self.seed, "output_dir": str(self.path)})
+
+    @property
+    def command(self) -> str:
+        """The command that makes a run like that of one of ours."""
+        entry = self.reference
+        name = self.config if entry is None or entry.config is None else entry.config
+        changed = [] if entry is None else [word for change in entry.set for word in ("--set", change)]
+        return shlex.join(["rl-training", "train", "--config", name, "--seed", str(self.seed), *changed])
 
     @property
     def total_steps(self) -> int:

@@ -9,22 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.bench.aggregate import interquartile_mean, matrix, normalised, probability_of_improvement
 from rl_training.bench.charts import Curve, draw_learning_curves
 from rl_training.bench.document import markdown_table
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import DEFAULT_SEEDS, Peer, Reference
 from rl_training.bench.store import Outcomes, by_seed
 from rl_training.errors import ConfigError
+from rl_training.experiment.aggregate import (
+    FEWEST_FOR_AN_INTERVAL,
+    interquartile_mean,
+    matrix,
+    normalised,
+    probability_of_improvement,
+)
 from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.experiment.curves import on_common_steps
 
 Results = Mapping[str, Outcomes]
-FEWEST_FOR_AN_INTERVAL = 3
 #: Wrappers that change what the agent is shown, but not the task.
 PRESENTATION_WRAPPERS = ("scale_observation", "previous_action")
 LEARNING_HEADER = (
-    "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s", "commit",
+    "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s",
+    "commit",
 )  # fmt: skip
 PEER_HEADER = (
     "task", "steps", "seeds", "ours, IQM", "peer", "peer, IQM", "P(ours better)", "CPU s: ours, peer", "peer's settings",

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
     from rl_training.experiment.registry import AlgorithmClass
@@ -96,9 +101,26 @@ def report_command(arguments: argparse.Namespace) -> int:
     """Writes runs as a page to look at."""
     from rl_training.runtime.report import write_report
 
-    runs = write_report(arguments.paths, arguments.output)
+    with contextlib.ExitStack() as stack:
+        video = None
+        if arguments.video:
+            video = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "episode.gif"
+            _film(arguments.paths, video, arguments.trust_modules)
+        runs = write_report(arguments.paths, arguments.output, video)
     print(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} written to {arguments.output}")
     return 0
+
+
+def _film(paths: Sequence[Path], video: Path, trust_modules: bool) -> None:
+    """Films the first episode of an evaluation of the one run among the paths."""
+    from rl_training.api import load_agent
+    from rl_training.experiment.curves import find_runs
+
+    runs = find_runs(paths)
+    if len(runs) > 1:
+        raise ConfigError(f"--video is for the report of one run, and these are {len(runs)}; name one of them")
+    with load_agent(runs[0], trust_modules=trust_modules) as agent:
+        agent.film(video)
 
 
 def bench_command(arguments: argparse.Namespace) -> int:

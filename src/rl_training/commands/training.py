@@ -1,4 +1,4 @@
-"""``train`` and ``resume``."""
+"""``train``, ``resume`` and ``tune``."""
 
 from __future__ import annotations
 
@@ -79,6 +79,24 @@ def resume_command(arguments: argparse.Namespace) -> int:
     )
     print(f"resuming {arguments.path} at step {trainer.env_steps}", file=sys.stderr)
     return _run_to_end(trainer)
+
+
+def tune_command(arguments: argparse.Namespace) -> int:
+    """Searches for settings."""
+    from rl_training.tune.command import make_plan, run_tune
+
+    plan = make_plan(
+        arguments.config,
+        set_values=arguments.overrides,
+        trials=arguments.trials,
+        seeds=arguments.seeds,
+        jobs=arguments.jobs,
+        pruner=arguments.pruner,
+        finalists=arguments.finalists,
+        confirm=arguments.confirm,
+        output_dir=arguments.output_dir,
+    )
+    return run_tune(plan)
 
 
 def _run_to_end(trainer: Trainer) -> int:

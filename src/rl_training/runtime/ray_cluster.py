@@ -52,7 +52,7 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
             logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it would recommend to go without
             with _sigterm_kept():
                 ray.init(**({"address": "local", **options} if address is None else {"address": address}), **QUIET)
-        except (ConnectionError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        except Exception as error:  # Ray raises anything, also plain exceptions
             raise ConfigError(_why_not(address, error)) from error
         try:
             yield ray

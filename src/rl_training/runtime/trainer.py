@@ -7,6 +7,7 @@ would have taken.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -257,8 +258,7 @@ class Trainer:
         """Evaluates the deterministic policy on separate environments; training is not affected."""
         self.divergence.check()
         if self._eval_pool is None:
-            envs = self.config.eval.num_envs
-            self._eval_pool = make_pool(self.config, self._factory, SELECTION_EPISODES, envs, recorded=self._recorded)
+            self._eval_pool = self._make_eval_pool()
         limit = EpisodeLimit(max_episode_steps or self.config.eval.max_episode_steps, self.config.env_id)
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
@@ -273,6 +273,18 @@ class Trainer:
             )
         self.timer.lap("evaluation")
         return result
+
+    def _make_eval_pool(self) -> EnvPool:
+        """Creating environments may hang as their steps may; there is no time limit for it."""
+        boundaries = [pool.boundary for pool in self.collector.pools()[:1]]  # none if the collectors are in other processes
+        try:
+            for boundary in boundaries:
+                boundary.enter(calls=math.inf)
+            envs = self.config.eval.num_envs
+            return make_pool(self.config, self._factory, SELECTION_EPISODES, envs, recorded=self._recorded)
+        finally:
+            for boundary in boundaries:
+                boundary.leave()
 
     def train_metrics(self) -> dict[str, float]:
         scheduled = self.algorithm.schedule_values(self.env_steps)
