@@ -33,8 +33,9 @@ class A2C(ManagedAlgorithm):
         Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
         env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
         total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
-        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class C51(ManagedAlgorithm):
@@ -58,8 +59,9 @@ class C51(ManagedAlgorithm):
         Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
         env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
         total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
-        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class DDPG(ManagedAlgorithm):
@@ -81,8 +83,9 @@ class DDPG(ManagedAlgorithm):
         float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
         float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
         = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
-        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
-        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class DiscreteSAC(ManagedAlgorithm):
@@ -104,8 +107,9 @@ class DiscreteSAC(ManagedAlgorithm):
         int = 512, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
         float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
         = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
-        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
-        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class DQN(ManagedAlgorithm):
@@ -128,9 +132,9 @@ class DQN(ManagedAlgorithm):
         priority_beta_steps: int = 50000, huber_delta: float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers:
         Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers:
         Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu',
-        compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str,
-        Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from:
-        str | Path | None = None, overwrite: bool = False
+        compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors:
+        Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] =
+        {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DrQ(ManagedAlgorithm):
@@ -152,8 +156,8 @@ class DrQ(ManagedAlgorithm):
         {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool =
         False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000,
         device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
-        eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any]
-        = {}, init_from: str | Path | None = None, overwrite: bool = False
+        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
+        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DRQN(ManagedAlgorithm):
@@ -177,8 +181,9 @@ class DRQN(ManagedAlgorithm):
         env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
         = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
         total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
-        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class DrQv2(ManagedAlgorithm):
@@ -199,9 +204,9 @@ class DrQv2(ManagedAlgorithm):
         500000, noise_clip: float = 0.3, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] =
         'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
         num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
-        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval:
+        Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {},
+        init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class IQN(ManagedAlgorithm):
@@ -225,9 +230,9 @@ class IQN(ManagedAlgorithm):
         32, num_cosines: int = 64, kappa: float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline",
         "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str,
         Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile:
-        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str, Any] = {},
-        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
-        None = None, overwrite: bool = False
+        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any]
+        = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log:
+        Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class PPO(ManagedAlgorithm):
@@ -249,8 +254,9 @@ class PPO(ManagedAlgorithm):
         Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
         env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
         total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
-        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class QRDQN(ManagedAlgorithm):
@@ -273,9 +279,9 @@ class QRDQN(ManagedAlgorithm):
         priority_beta_steps: int = 50000, num_quantiles: int = 51, kappa: float = 1.0, env_kwargs: Mapping[str, Any] = {},
         env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False,
         wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device:
-        str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval:
-        Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {},
-        init_from: str | Path | None = None, overwrite: bool = False
+        str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
+        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
+        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class R2D2(ManagedAlgorithm):
@@ -301,9 +307,9 @@ class R2D2(ManagedAlgorithm):
         float = 0.0, dueling: bool = False, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] =
         'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
         num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
-        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval:
+        Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {},
+        init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class RecurrentPPO(ManagedAlgorithm):
@@ -326,9 +332,9 @@ class RecurrentPPO(ManagedAlgorithm):
         sequence_length: int | None = None, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] =
         'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
         num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
-        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval:
+        Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {},
+        init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class SAC(ManagedAlgorithm):
@@ -350,8 +356,9 @@ class SAC(ManagedAlgorithm):
         int = 512, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
         float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
         = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
-        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
-        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class TD3(ManagedAlgorithm):
@@ -373,8 +380,9 @@ class TD3(ManagedAlgorithm):
         float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
         float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
         = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
-        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
-        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class TQC(ManagedAlgorithm):
@@ -397,6 +405,6 @@ class TQC(ManagedAlgorithm):
         {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool =
         False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000,
         device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
-        eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any]
-        = {}, init_from: str | Path | None = None, overwrite: bool = False
+        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
+        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
