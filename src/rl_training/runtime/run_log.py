@@ -94,6 +94,7 @@ class RunLog:
             "time/cpu_seconds": round(self._earlier_cpu_seconds + cpu_seconds() - self._cpu_start, 3),
             "time/evaluation_seconds": round(self._timer.seconds["evaluation"], 3),
             "time/steps_per_second": round(env_steps / max(seconds, 1e-9), 1),
+            **self._trainer.collector.time_metrics(),
         }
 
     def info(self, env_steps: int) -> dict[str, Any]:
