@@ -1,4 +1,4 @@
-"""What collecting costs the learner: CPU microseconds of the trainer's own process per environment step, by kind of collector.
+"""What collecting costs the learner: CPU microseconds of the trainer's own process per step, by kind of collector.
 
     python benchmarks/scale.py                 # inline and processes
     python benchmarks/scale.py --ray           # and Ray, on an instance of its own
@@ -99,9 +99,9 @@ def main() -> None:
     table = markdown_table(("collectors", "us of CPU per step", "all parts", "of step by step"), rows)
     made = ", ".join(f"{name} {version}" for name, version in versions().items())
     text = (
-        f"{table}\n\nDQN with prioritised replay on CartPole, two layers of 128, batches of 128, an update every 32 steps; {ENVS} "
-        f"environments, {COLLECTORS} collectors, stretches of {STRETCH}; medians of {arguments.repeats} parts of {arguments.steps} "
-        f"steps, measured in turns. {today()}, {made}; {machine()}."
+        f"{table}\n\nDQN with prioritised replay on CartPole, two layers of 128, batches of 128, an update every 32 steps; "
+        f"{ENVS} environments, {COLLECTORS} collectors, stretches of {STRETCH}; medians of {arguments.repeats} parts of "
+        f"{arguments.steps} steps, measured in turns. {today()}, {made}; {machine()}."
     )
     write_section(PAGE, "costs", text)
     print(text)

@@ -17,16 +17,17 @@ from conftest import env_of_tests, final_fingerprint, tiny_values
 from moments import PATIENCE, start, wait_for_checkpoint, waiting_at
 from test_bad_input import assert_refused
 
-from rl_training.bench import aggregate
+from rl_training.bench.command import Plan
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
-from rl_training.bench.machine import machine
-from rl_training.bench.references import Peer, Reference, load_entries
+from rl_training.bench.machine import commit, machine
+from rl_training.bench.references import DEFAULT_SEEDS, Peer, Reference, load_entries
 from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_table
 from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
 from rl_training.cli import main
 from rl_training.errors import ConfigError
+from rl_training.experiment import aggregate
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.run import step_directories
 from rl_training.runtime.evaluation import EvaluationResult
@@ -305,6 +306,15 @@ def test_results_are_added_one_by_one() -> None:
 # ------------------------------------------------------------------------------------------------------------ runs
 
 
+def test_the_seeds_of_an_entry_begin_at_its_first() -> None:
+    entry = Reference.model_validate({**REFERENCE, "first_seed": 3000})
+    nowhere = Path("nowhere")
+    plan = Plan(["tiny.yaml", "other.yaml"], None, 1, nowhere, {"tiny.yaml": entry}, {}, nowhere, nowhere)
+    planned = [(job.config, job.seed) for job in plan.planned_jobs()]
+    assert planned[:4] == [("tiny.yaml", 3000), ("other.yaml", 0), ("tiny.yaml", 3001), ("other.yaml", 1)]
+    assert len(planned) == entry.seeds + DEFAULT_SEEDS
+
+
 def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*BENCH]) == 0
     first = capsys.readouterr()
@@ -322,6 +332,7 @@ def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.Capt
         assert results[seed]["return"] == evaluation["return_mean"]
         assert [step for step, _ in results[seed]["curve"]] == [90, 180]
         assert {"torch", "python"} <= set(results[seed]["versions"])
+        assert results[seed]["commit"] == commit()
         assert results[seed]["machine"] == json.loads((runs / "tiny" / f"seed{seed}" / "machine.json").read_text())
     written = [path.stat().st_mtime_ns for path in sorted(runs.glob("tiny/seed*/*.json"))]
     assert main([*BENCH]) == 0

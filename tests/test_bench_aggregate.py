@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
-from rl_training.bench import aggregate
-from rl_training.bench.aggregate import (
+from rl_training.experiment import aggregate
+from rl_training.experiment.aggregate import (
     interquartile_mean,
     interquartile_mean_curve,
+    kept_in,
     matrix,
     normalised,
+    performance_profile,
     probability_of_improvement,
 )
 
@@ -85,3 +91,44 @@ def test_the_same_figures_give_the_same_interval_and_leave_the_global_generator_
     np.random.seed(5)  # noqa: NPY002
     interquartile_mean(returns)
     assert np.random.get_state()[1].tolist() == before  # type: ignore[index]  # noqa: NPY002
+
+
+def test_a_profile_is_the_share_of_runs_that_are_at_least_as_good() -> None:
+    shares, bounds = performance_profile(matrix([[10, 20, 30, 40]]), np.array([0.0, 20.0, 20.5, 41.0]))
+    assert shares.tolist() == [1.0, 0.75, 0.5, 0.0]
+    assert (bounds[0] <= shares).all()
+    assert (shares <= bounds[1]).all()
+    assert bounds[:, 0].tolist() == [1.0, 1.0]
+
+
+def test_only_estimates_of_new_inputs_are_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[Any] = []
+    bootstrapped = aggregate._bootstrapped
+
+    def counted(scores: Any, statistic: Any) -> tuple[Any, Any]:
+        computed.append(statistic.__name__)
+        return bootstrapped(scores, statistic)
+
+    monkeypatch.setattr(aggregate, "_bootstrapped", counted)
+    file = tmp_path / "runs" / "kept.json"
+    ours, theirs = matrix([[1, 2, 3, 4]]), matrix([[2, 2, 2, 9]])
+    fresh = interquartile_mean(ours), probability_of_improvement(ours, theirs)
+    for _ in range(2):
+        with kept_in(file):
+            assert (interquartile_mean(ours), probability_of_improvement(ours, theirs)) == fresh
+    assert computed == 2 * ["_iqm_of_each", "_share_of_wins"], "without the file, and once with it"
+    with kept_in(file):
+        interquartile_mean(theirs)
+        probability_of_improvement(theirs, ours)
+        interquartile_mean(ours.T)
+    assert computed[4:] == ["_iqm_of_each", "_share_of_wins", "_iqm_of_each"], (
+        "another order and another shape are other inputs"
+    )
+    assert len(json.loads(file.read_text())) == 3, "what is no longer used is dropped"
+    file.write_text("damaged")
+    with kept_in(file):
+        assert interquartile_mean(ours) == fresh[0]
+    monkeypatch.setattr(aggregate, "RESAMPLES", 51)
+    with kept_in(file):
+        interquartile_mean(ours)
+    assert len(computed) == 9, "after the damage, and for another number of resamples"

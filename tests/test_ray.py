@@ -11,10 +11,10 @@ import yaml
 from conftest import env_of_tests, final_fingerprint, tiny_values
 from test_collectors import stretch_config, trained
 
-from rl_training.bench import aggregate
 from rl_training.bench.store import load_results
 from rl_training.cli import main
 from rl_training.errors import ConfigError, RLTrainingError
+from rl_training.experiment import aggregate
 from rl_training.runtime.ray_cluster import connected
 
 pytest.importorskip("ray")

@@ -145,6 +145,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both trackers work here, without any server."""
     pytest.importorskip("wandb")
     pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)  # where MLflow keeps reports
     place = f"sqlite:///{tmp_path / 'mlflow.db'}"
     for name, value in {"MLFLOW_TRACKING_URI": place, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
@@ -153,6 +154,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.slow
 def test_a_killed_run_stays_one_run_with_every_step_once(store: str, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
     values = tiny_values("dqn", total_timesteps=400, log=tracked("tensorboard", "wandb", "mlflow", interval=10))
     values |= {"env_id": "rl_training_test_envs:Waiting-v0", "checkpoint": {"interval": 70}}
     values["eval"] = {"interval": 90, "episodes": 1, "num_envs": 1, "final_episodes": 2}
@@ -170,6 +173,8 @@ def test_a_killed_run_stays_one_run_with_every_step_once(store: str, tmp_path: P
     assert found.info.status == "FINISHED"
     assert found.data.params["algo_kwargs.hidden_sizes"] == "[16]"
     assert found.data.tags["best_checkpoint"] == str((run / "checkpoints" / "best").resolve())
+    report = MlflowClient(store).download_artifacts(found.info.run_id, "report.html", str(tmp_path))
+    assert "dqn on rl_training_test_envs:Waiting-v0, seed 0" in Path(report).read_text()
     assert [step for step, _ in records["train"]] == [e.step for e in events_of(run).Scalars("train/return_mean")]
 
 
@@ -207,6 +212,8 @@ def test_the_config_and_the_results_are_in_wandb(store: str, tmp_path: Path) -> 
     summary = {item.key: item.value_json for record in found for item in record.summary.update}
     assert json.loads(summary["best_checkpoint"]) == str((run / "checkpoints" / "best").resolve())
     assert json.loads(summary["status"]) == "finished"
+    (report,) = (run / "wandb").glob("offline-run-*/files/media/html/report*.html")
+    assert "dqn on CartPole-v1, seed 0" in report.read_text()
 
 
 SYNCED = """

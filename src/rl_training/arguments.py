@@ -30,6 +30,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_list_show_plot(commands)
     _add_report(commands)
     _add_bench(commands)
+    _add_tune(commands)
     return parser
 
 
@@ -166,7 +167,13 @@ def _add_list_show_plot(commands: Any) -> None:
     plot.add_argument("--smooth", type=_positive, default=1, metavar="N", help="average each point with the N - 1 before it")
     plot.add_argument("--title", help="default: what the runs have in common")
     plot.set_defaults(trust_modules=False)
-    plot.add_argument("--output", type=Path, default=Path("learning_curves.png"), metavar="PNG")
+    plot.add_argument(
+        "--output",
+        type=Path,
+        default=Path("learning_curves.png"),
+        metavar="PNG",
+        help="or .svg, .pdf; default: learning_curves.png",
+    )
 
 
 def _add_report(commands: Any) -> None:
@@ -175,7 +182,8 @@ def _add_report(commands: Any) -> None:
     report.add_argument(
         "paths", type=Path, nargs="+", metavar="RUN", help="run directories, or directories with runs below them"
     )
-    report.set_defaults(trust_modules=False)
+    report.add_argument("--video", action="store_true", help="also film an episode of a single run, in its environment")
+    _add_trust(report)
     report.add_argument("--output", type=Path, default=Path("report.html"), metavar="HTML", help="default: report.html")
 
 
@@ -186,7 +194,9 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument(
         "configs", nargs="*", metavar="CONFIG", help="packaged configs or YAML files (default: all in the references file)"
     )
-    bench.add_argument("--seeds", type=_positive, metavar="N", help="seeds 0 to N-1 (default: as in the references, or 5)")
+    bench.add_argument(
+        "--seeds", type=_positive, metavar="N", help="N seeds, from 0 or first_seed (default: as in the references, or 5)"
+    )
     bench.add_argument("--jobs", type=_positive, metavar="N", help="parallel processes (default 2; 1 with --time-to-solve)")
     bench.add_argument(
         "--ray",
@@ -205,6 +215,36 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument("--peers-file", type=Path, metavar="YAML", help=f"the peers' settings ({places} none)")
     bench.add_argument("--results", type=Path, metavar="DIR", help=f"results as JSON ({places} the runs directory)")
     bench.add_argument("--page", type=Path, metavar="MD", help=f"tables and curves ({places} a page in the runs directory)")
+
+
+def _add_tune(commands: Any) -> None:
+    examples = (
+        "dqn/cartpole --trials 30 --jobs 2",
+        "mine.yaml --seeds 3 --pruner hyperband",
+        "ppo/acrobot --set total_timesteps=50000 --output-dir runs/tuned",
+    )
+    summary = (
+        "search for settings with Optuna, in the ranges that the config gives under 'tune' or else in the algorithm's own, "
+        "and confirm the best on fresh seeds; the same command continues a tune that was stopped"
+    )
+    tune = _command(commands, "tune", summary, examples)
+    tune.add_argument("config", metavar="CONFIG", help="a packaged config or a YAML file")
+    tune.add_argument("--trials", type=_positive, default=50, metavar="N", help="settings to try, in all (default 50)")
+    tune.add_argument("--seeds", type=_positive, default=1, metavar="K", help="runs of each trial (default 1)")
+    tune.add_argument("--jobs", type=_positive, default=2, metavar="N", help="parallel processes (default 2)")
+    tune.add_argument(
+        "--pruner", choices=("median", "hyperband", "none"), default="median", help="which trials end early (default median)"
+    )
+    tune.add_argument(
+        "--finalists",
+        type=_count,
+        default=3,
+        metavar="N",
+        help="best trials that further seeds decide between (default 3)",
+    )
+    tune.add_argument("--confirm", type=_count, default=5, metavar="N", help="fresh seeds for the best settings (default 5)")
+    tune.add_argument("--output-dir", type=Path, metavar="DIR", help="default: runs/tune-<algo>-<env>")
+    _add_set(tune, "override a setting of the config; may be repeated")
 
 
 def _add_set(parser: argparse.ArgumentParser, meaning: str) -> None:

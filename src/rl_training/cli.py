@@ -119,4 +119,5 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "plot": looking.plot_command,
     "report": looking.report_command,
     "bench": looking.bench_command,
+    "tune": training.tune_command,
 }

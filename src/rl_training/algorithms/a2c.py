@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rl_training.algorithms.config import ActorCriticConfig, Fraction, Positive, ScheduledPositive
 from rl_training.algorithms.on_policy import ActorCriticAlgorithm, Evaluated, Recorded
+from rl_training.algorithms.strict_model import searched
 from rl_training.algorithms.update import Known, StageLoss
 
 __all__ = ["A2C", "A2CConfig", "a2c_loss"]
@@ -15,7 +16,9 @@ __all__ = ["A2C", "A2CConfig", "a2c_loss"]
 class A2CConfig(ActorCriticConfig):
     """Settings of A2C. With a lambda of 1, the advantages are those of n-step returns, as in the paper."""
 
-    n_steps: Positive = Field(5, description="steps of each environment in one rollout")
+    n_steps: Positive = Field(
+        5, description="steps of each environment in one rollout", json_schema_extra=searched(choice=[5, 8, 16, 32, 64])
+    )
     learning_rate: ScheduledPositive = Field(7e-4, description="the optimiser's learning rate, a number or a schedule")
     gae_lambda: Fraction = Field(1.0, description="lambda of generalised advantage estimation")
     normalize_advantage: bool = Field(False, description="standardise the advantages of each rollout")

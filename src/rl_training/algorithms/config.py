@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel
+from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel, searched
 from rl_training.models.cnn.nature import NATURE_LAYERS
 from rl_training.models.custom import CustomNetwork, NetworkReference, PythonNetwork, reference_to
 from rl_training.models.mlp import Activation, Style
@@ -171,9 +171,13 @@ def require_decay(name: str, value: Scheduled, final: float | None, final_name: 
 class AlgorithmConfig(StrictModel):
     """Settings of every algorithm."""
 
-    gamma: Fraction = Field(0.99, description="discount factor")
+    gamma: Fraction = Field(
+        0.99, description="discount factor", json_schema_extra=searched(choice=[0.9, 0.95, 0.98, 0.99, 0.995, 0.999])
+    )
     learning_rate: ScheduledPositive = Field(
-        1e-3, description="the optimiser's learning rate, a number or a schedule", json_schema_extra=MAY_CHANGE
+        1e-3,
+        description="the optimiser's learning rate, a number or a schedule",
+        json_schema_extra={**MAY_CHANGE, **searched(log=[1e-5, 1e-2])},
     )
     final_learning_rate: PositiveNumber | None = Field(
         None,
@@ -248,7 +252,9 @@ class OffPolicyConfig(AlgorithmConfig):
     """Settings of every algorithm that learns from replayed experience."""
 
     buffer_size: Positive = Field(100_000, description="transitions kept for replay")
-    batch_size: Positive = Field(64, description="transitions in one update")
+    batch_size: Positive = Field(
+        64, description="transitions in one update", json_schema_extra=searched(choice=[32, 64, 128, 256])
+    )
     learning_starts: Count = Field(1_000, description="env steps of random acting before the first update")
     train_freq: Positive = Field(1, description="env steps between training phases")
     gradient_steps: Positive = Field(1, description="updates in one training phase")
@@ -287,7 +293,11 @@ class OffPolicyConfig(AlgorithmConfig):
 class OnPolicyConfig(AlgorithmConfig):
     """Settings of every algorithm that learns from its own rollouts."""
 
-    n_steps: Positive = Field(128, description="steps of each environment in one rollout")
+    n_steps: Positive = Field(
+        128,
+        description="steps of each environment in one rollout",
+        json_schema_extra=searched(choice=[32, 64, 128, 256, 512]),
+    )
 
     def updates_in(self, total_timesteps: int, num_envs: int) -> int:
         return total_timesteps // (self.n_steps * num_envs) * math.prod(self.passes())
@@ -326,11 +336,19 @@ class ActorCriticConfig(ImageConfig, OnPolicyConfig):
     learning_rate: ScheduledPositive = Field(3e-4, description="the optimiser's learning rate, a number or a schedule")
     adam_eps: PositiveNumber = Field(1e-5, description="epsilon of the optimiser, whichever it is")
     max_grad_norm: PositiveNumber | None = Field(0.5, description="clip gradients to this norm; null: no clipping")
-    gae_lambda: Fraction = Field(0.95, description="lambda of generalised advantage estimation")
-    entropy_coef: ScheduledNonNegative = Field(
-        0.0, description="weight of the entropy bonus, a number or a schedule", json_schema_extra=MAY_CHANGE
+    gae_lambda: Fraction = Field(
+        0.95,
+        description="lambda of generalised advantage estimation",
+        json_schema_extra=searched(choice=[0.8, 0.9, 0.95, 0.98, 1.0]),
     )
-    value_coef: NonNegative = Field(0.5, description="weight of the value loss")
+    entropy_coef: ScheduledNonNegative = Field(
+        0.0,
+        description="weight of the entropy bonus, a number or a schedule",
+        json_schema_extra={**MAY_CHANGE, **searched(log=[1e-5, 0.1])},
+    )
+    value_coef: NonNegative = Field(
+        0.5, description="weight of the value loss", json_schema_extra=searched(uniform=[0.1, 1.0])
+    )
     normalize_advantage: bool = Field(True, description="standardise the advantages of each minibatch")
     normalize_observations: bool = Field(False, description="standardise observations with a running mean and std")
     normalize_rewards: bool = Field(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.config import Count, Fraction, Number, OffPolicyConfig, ScheduledFraction, decaying
 from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
-from rl_training.algorithms.strict_model import MAY_CHANGE
+from rl_training.algorithms.strict_model import MAY_CHANGE, searched
 from rl_training.models.action_head import index_to_env
 from rl_training.models.observation import encode_observation
 from rl_training.models.value_network import ValueNetwork
@@ -25,7 +25,9 @@ class EpsilonGreedyConfig(OffPolicyConfig):
     """Settings of every algorithm that explores epsilon-greedily."""
 
     exploration_initial_eps: Fraction = Field(1.0, description="initial epsilon", json_schema_extra=MAY_CHANGE)
-    exploration_final_eps: Fraction = Field(0.05, description="final epsilon", json_schema_extra=MAY_CHANGE)
+    exploration_final_eps: Fraction = Field(
+        0.05, description="final epsilon", json_schema_extra={**MAY_CHANGE, **searched(uniform=[0.0, 0.2])}
+    )
     exploration_steps: Count = Field(10_000, description="env steps over which epsilon decays", json_schema_extra=MAY_CHANGE)
     epsilon: ScheduledFraction | None = Field(
         None,

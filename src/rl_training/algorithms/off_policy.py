@@ -10,21 +10,23 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.config import Fraction, OffPolicyConfig, Positive, PositiveNumber, ScheduledPositive
+from rl_training.algorithms.config import (
+    Fraction,
+    ImageConfig,
+    Init,
+    OffPolicyConfig,
+    Positive,
+    PositiveNumber,
+    ScheduledPositive,
+)
 from rl_training.algorithms.optimizer import FlatOptimizer, make_optimizer, place_parameters
-from rl_training.algorithms.strict_model import StrictModel
+from rl_training.algorithms.strict_model import searched
 from rl_training.algorithms.update import Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import Replay
 from rl_training.data.transition_replay import make_transition_replay
 from rl_training.models.interfaces import SeparateActorCritic
 from rl_training.schedules import Schedule
 from rl_training.types import TransitionBatch
-
-
-class VectorConfig(StrictModel):
-    """Settings of those that learn from vectors."""
-
-    normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
 
 
 class OffPolicyActorCriticConfig(OffPolicyConfig):
@@ -34,13 +36,27 @@ class OffPolicyActorCriticConfig(OffPolicyConfig):
     max_grad_norm: PositiveNumber | None = Field(None, description="clip gradients to this norm; null: no clipping")
     batch_size: Positive = Field(256, description="transitions in one update")
     hidden_sizes: tuple[Positive, ...] = Field((256, 256), description="widths of the hidden layers")
-    n_step: Positive = Field(1, description="rewards summed in one transition")
+    n_step: Positive = Field(1, description="rewards summed in one transition", json_schema_extra=searched(choice=[1, 3, 5]))
     reward_scale: PositiveNumber = Field(
         1.0, description="multiply rewards by this in an update; returns far from 1 are learned slowly"
     )
-    tau: Fraction = Field(0.005, description="share of the online weights in a target update")
+    tau: Fraction = Field(
+        0.005, description="share of the online weights in a target update", json_schema_extra=searched(log=[1e-3, 0.05])
+    )
     target_update_interval: Positive = Field(1, description="updates between target updates")
     actor_update_interval: Positive = Field(1, description="critic updates per actor update")
+    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
+
+
+class AnyObservationConfig(ImageConfig, OffPolicyActorCriticConfig):
+    """Settings of those that learn from vectors, images or both."""
+
+    buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
+    normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
+    cnn_features: Positive = Field(512, description="width of the layer after the convolutions")
+    init: Init = Field(
+        "default", description="initial weights: PyTorch's default on vectors and orthogonal on images, or orthogonal on both"
+    )
 
 
 ActorCriticConfigT = TypeVar("ActorCriticConfigT", bound=OffPolicyActorCriticConfig)
@@ -143,12 +159,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm[ActorCriticConfigT, TransitionBatc
             num_envs=num_envs,
             n_step=config.n_step,
             gamma=config.gamma,
-            frame_stack=self.frame_stack(),
+            frame_stack=config.frame_stack,
             clip_reward=config.clip_reward,
             rng=self.streams["replay"],
             device=self.target_network.vector.device,
         )
-
-    def frame_stack(self) -> int:
-        """The number of frames in an image observation."""
-        return 1

@@ -64,7 +64,8 @@ class Policy(ABC):
         action_mask: NDArray[np.bool_] | None = None,
     ) -> PolicyOutput:
         """Actions for one observation per environment. With ``rng`` the policy explores; without, it is deterministic."""
-        return self.choose(ActInput(obs, carry, rng, env_steps, action_mask))
+        with np.errstate(over="ignore", invalid="ignore"):  # whoever acts notices what is not finite, and explains it
+            return self.choose(ActInput(obs, carry, rng, env_steps, action_mask))
 
     @abstractmethod
     def choose(self, given: ActInput) -> PolicyOutput:

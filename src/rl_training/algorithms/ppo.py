@@ -19,7 +19,7 @@ from rl_training.algorithms.config import (
     require_decay,
 )
 from rl_training.algorithms.on_policy import ActorCriticAlgorithm, Evaluated, MinibatchInput, Recorded
-from rl_training.algorithms.strict_model import MAY_CHANGE
+from rl_training.algorithms.strict_model import MAY_CHANGE, searched
 from rl_training.algorithms.update import Known, Stage, StageLoss
 from rl_training.schedules import Schedule
 
@@ -29,10 +29,12 @@ __all__ = ["PPO", "PPOConfig", "ppo_loss"]
 class ClippedConfig(ActorCriticConfig):
     """Settings of PPO and recurrent PPO."""
 
-    n_epochs: Positive = Field(4, description="passes over a rollout")
-    n_minibatches: Positive = Field(4, description="updates in one pass")
+    n_epochs: Positive = Field(4, description="passes over a rollout", json_schema_extra=searched(choice=[1, 4, 10, 20]))
+    n_minibatches: Positive = Field(4, description="updates in one pass", json_schema_extra=searched(choice=[1, 4, 8, 16]))
     clip_range: ScheduledPositive = Field(
-        0.2, description="clip the probability ratio to 1 +- x, a number or a schedule", json_schema_extra=MAY_CHANGE
+        0.2,
+        description="clip the probability ratio to 1 +- x, a number or a schedule",
+        json_schema_extra={**MAY_CHANGE, **searched(choice=[0.1, 0.2, 0.3])},
     )
     final_clip_range: PositiveNumber | None = Field(
         None,

@@ -1,7 +1,9 @@
-"""A model of settings, and what a setting can declare: its old names, and that it may change in a run that is resumed."""
+"""A model of settings, and what a setting can declare: its old names, that it may change in a run that is resumed, and the
+range that ``tune`` searches."""
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +31,28 @@ def may_change(model: type[BaseModel], name: str) -> bool:
     return any(isinstance(extra, dict) and _MAY_CHANGE in extra for extra in extras)
 
 
+_SEARCHED = "searched"
+
+
+def searched(**how: list[float | int]) -> dict[str, JsonValue]:
+    """Declares the range in which ``tune`` looks for a setting, if nobody gives another: ``searched(log=[1e-5, 1e-2])``,
+    ``searched(uniform=[0.01, 0.2])`` or ``searched(choice=[32, 64])``. A subclass that redefines the setting keeps it."""
+    return {_SEARCHED: {kind: [*values] for kind, values in how.items()}}
+
+
+def search_ranges(model: type[BaseModel]) -> dict[str, dict[str, JsonValue]]:
+    """The declared ranges of a model's settings, each by the class that comes first."""
+    ranges: dict[str, dict[str, JsonValue]] = {}
+    for base in model.__mro__:
+        for name, field in base.model_fields.items() if issubclass(base, BaseModel) else ():
+            extra = field.json_schema_extra
+            found = extra.get(_SEARCHED) if isinstance(extra, dict) else None
+            if isinstance(found, dict):
+                ranges.setdefault(name, found)
+    return ranges
+
+
+@functools.cache
 def old_names(model: type[BaseModel]) -> dict[str, str]:
     """Maps the old names of a model's settings to their current names. A subclass that redefines a setting keeps them."""
     names: dict[str, str] = {}

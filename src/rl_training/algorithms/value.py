@@ -11,10 +11,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.config import Count, Fraction, ImageConfig, Positive
+from rl_training.algorithms.config import Count, Fraction, ImageConfig, Positive, PositiveNumber
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyConfig, EpsilonGreedyPolicy, EpsilonPolicy
 from rl_training.algorithms.optimizer import make_optimizer
-from rl_training.algorithms.strict_model import MAY_CHANGE
+from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel, searched
 from rl_training.algorithms.update import NOTHING, Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import BatchT, Replay
 from rl_training.data.transition_replay import make_transition_replay
@@ -31,8 +31,20 @@ class QLearningConfig(EpsilonGreedyConfig):
 
     double: bool = Field(False, description="choose the bootstrap action with the online network")
     tau: Fraction = Field(1.0, description="share of the online weights in a target update; 1: a copy")
-    target_update_interval: Positive = Field(500, description="updates between target updates")
+    target_update_interval: Positive = Field(
+        500, description="updates between target updates", json_schema_extra=searched(log=[10, 5000])
+    )
     normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
+
+
+class TDErrorConfig(StrictModel):
+    """Settings of the algorithms whose loss is a function of one TD error; quantiles and atoms have losses of their own."""
+
+    huber_delta: PositiveNumber = Field(
+        1.0,
+        description="threshold of the Huber loss: TD errors beyond it count linearly, smaller ones as their square; the "
+        "largest return or more: always as their square",
+    )
 
 
 class ValueConfig(ImageConfig, QLearningConfig):
@@ -46,7 +58,7 @@ class ValueConfig(ImageConfig, QLearningConfig):
         description="explore with noise in the last layers instead of epsilon; all environments share one noise sample "
         "until the next update",
     )
-    n_step: Positive = Field(1, description="rewards summed in one transition")
+    n_step: Positive = Field(1, description="rewards summed in one transition", json_schema_extra=searched(choice=[1, 3, 5]))
     prioritized: bool = Field(False, description="sample by priority instead of uniformly")
     priority_alpha: Fraction = Field(0.5, description="exponent of the priorities; 0: uniform sampling")
     priority_beta: Fraction = Field(

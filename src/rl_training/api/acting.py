@@ -45,6 +45,7 @@ class ActingAgent(ABC):
 
     @property
     def policy(self) -> Policy:
+        """The policy with its network; a policy that has diverged cannot be used."""
         if self._divergence is not None:
             raise DivergenceError(self._divergence)
         if self._trainer is not None:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.bench.aggregate import Array, interquartile_mean_curve
 from rl_training.errors import ConfigError
+from rl_training.experiment.aggregate import Array, interquartile_mean_curve
+from rl_training.runtime.svg import Line, standalone, thinned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-COLUMNS = 2
 
 
 @dataclass(frozen=True)
@@ -50,20 +49,21 @@ def figure(path: Path, width: float, height: float, **layout: Any) -> Iterator[t
 
 def draw_learning_curves(panels: Mapping[str, Sequence[Curve]], path: Path) -> None:
     """Draws a panel for each task, with interquartile means over the seeds and their 95 % intervals."""
-    rows = -(-len(panels) // COLUMNS)
-    with figure(path, 11, 3.4 * rows, nrows=rows, ncols=COLUMNS) as (_, axes):
-        for axis, (task, curves) in zip(axes.flat, panels.items(), strict=False):
-            colors: dict[str, str] = {}
-            for curve in curves:
-                color = colors.setdefault(curve.group, f"C{len(colors) % 10}")
-                mean, bounds = interquartile_mean_curve(curve.returns)
-                style = "--" if curve.is_peer else "-"
-                axis.plot(curve.steps, mean, style, color=color, linewidth=1.4, label=f"{curve.label} ({len(curve.returns)})")
-                axis.fill_between(curve.steps, *bounds, color=color, alpha=0.07 if curve.is_peer else 0.18, linewidth=0)
-            axis.set_title(task, fontsize="medium")
-            axis.set_xlabel("environment steps")
-            axis.set_ylabel("return")
-            axis.grid(alpha=0.3)
-            axis.legend(fontsize="x-small", title="(seeds)", title_fontsize="x-small")
-        for axis in axes.flat[len(panels) :]:
-            axis.set_axis_off()
+    drawn = []
+    for task, curves in panels.items():
+        colors = {group: k for k, group in enumerate(dict.fromkeys(curve.group for curve in curves))}
+        drawn.append((task, [thinned(_line(curve, colors[curve.group])) for curve in curves]))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            standalone("Learning curves: the return by environment steps, with the number of seeds", drawn), "utf-8"
+        )
+    except OSError as error:
+        raise ConfigError(f"cannot write the chart {path}: {error}") from error
+
+
+def _line(curve: Curve, color: int) -> Line:
+    mean, bounds = interquartile_mean_curve(curve.returns)
+    xs, ys, low, high = (part.tolist() for part in (curve.steps, mean, *bounds))
+    label = f"{curve.label} ({len(curve.returns)})"
+    return Line(label, xs, ys, low, high, dashed=curve.is_peer, color=color)

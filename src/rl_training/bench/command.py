@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-from rl_training.bench.aggregate import require_rliable
 from rl_training.bench.document import write_section
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import DEFAULT_SEEDS, Peer, Reference, load_entries
 from rl_training.bench.report import (
+    Results,
     draw_curves,
     learning_table,
     made_with,
@@ -28,6 +28,7 @@ from rl_training.bench.runner import Runner
 from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.errors import shown as shown_value
+from rl_training.experiment.aggregate import kept_in, require_rliable
 from rl_training.experiment.collectors import is_address
 from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.runtime.ray_cluster import LOCAL, connected, require_ray
@@ -35,6 +36,8 @@ from rl_training.runtime.ray_cluster import LOCAL, connected, require_ray
 #: Defaults in the repository's root. Elsewhere, configs must be named, and all output goes to the runs directory.
 REFERENCES, PEERS = Path("benchmarks/learning.yaml"), Path("benchmarks/peers.yaml")
 RESULTS, PAGE = Path("benchmarks/results"), Path("docs/benchmarks.md")
+#: In the runs directory: the intervals of the last report, so that only those of new results are computed.
+BOOTSTRAPS = ".bootstraps.json"
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,11 @@ class Plan:
     def planned_jobs(self) -> list[Job]:
         """The jobs seed by seed, alternating ours and the peer's, so that runs to be compared run close together in time."""
         planned = []
-        for seed in range(max(map(self._seeds, self.configs), default=0)):
+        for k in range(max(map(self._seeds, self.configs), default=0)):
             for config in self.configs:
-                if seed >= self._seeds(config):
+                if k >= self._seeds(config):
                     continue
+                seed = k + (self.references[config].first_seed if config in self.references else 0)
                 peer = self.peers.get(config)
                 goal = None if peer is None or not self.race else peer.solved
                 if not self.race or goal is not None:
@@ -204,6 +208,11 @@ def write_report(plan: Plan) -> str:
     ours = load_results(plan.results / "learning.json")
     theirs = load_results(plan.results / "peers.json")
     races = load_results(plan.results / "race.json")
+    with kept_in(plan.runs / BOOTSTRAPS):
+        return _write_sections(plan, ours, theirs, races)
+
+
+def _write_sections(plan: Plan, ours: Results, theirs: Results, races: Results) -> str:
     picture = plan.page.parent / "charts" / "learning.svg"
     drawn = draw_curves(plan.references, ours, theirs, plan.peers, picture)
     sections = {"learning": f"{learning_table(plan.references, ours)}\n\n{made_with(ours.values())}"}

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from rl_training.bench.machine import machine, today, versions
+from rl_training.bench.machine import commit, machine, today, versions
 from rl_training.bench.references import Peer, Reference
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
@@ -24,9 +25,18 @@ from rl_training.experiment.layout import CONFIG_FILE, EVALUATION_FILE, METADATA
 from rl_training.experiment.metrics import METRICS_FILE, read_metrics
 from rl_training.experiment.run import is_run
 
-JOB_FILE, RACE_FILE, MACHINE_FILE = "job.json", "race.json", "machine.json"
+JOB_FILE, RACE_FILE, MACHINE_FILE, COMMIT_FILE = "job.json", "race.json", "machine.json", "commit.json"
 #: What remains of a finished job for the tables and curves; the results are last.
-RESULT_FILES = (CONFIG_FILE, METADATA_FILE, JOB_FILE, MACHINE_FILE, METRICS_FILE, EVALUATION_FILE, RACE_FILE)
+RESULT_FILES = (
+    CONFIG_FILE,
+    METADATA_FILE,
+    JOB_FILE,
+    MACHINE_FILE,
+    COMMIT_FILE,
+    METRICS_FILE,
+    EVALUATION_FILE,
+    RACE_FILE,
+)
 #: The parts of our config that also apply to a peer: the task and the evaluation protocol, not our hyperparameters.
 RACE_TASK_KEYS = ("env_id", "env_kwargs", "wrappers")
 TASK_KEYS = (*RACE_TASK_KEYS, "total_timesteps", "eval")
@@ -72,6 +82,14 @@ class Job:
     def load_config(self) -> TrainConfig:
         protocol = {**(self.data.get("eval") or {}), "budget": None}  # every evaluation counts, whatever it costs
         return resolve_config({**self.data, "eval": protocol, "seed": self.seed, "output_dir": str(self.path)})
+
+    @property
+    def command(self) -> str:
+        """The command that makes a run like that of one of ours."""
+        entry = self.reference
+        name = self.config if entry is None or entry.config is None else entry.config
+        changed = [] if entry is None else [word for change in entry.set for word in ("--set", change)]
+        return shlex.join(["rl-training", "train", "--config", name, "--seed", str(self.seed), *changed])
 
     @property
     def total_steps(self) -> int:
@@ -155,6 +173,7 @@ class Job:
             "date": date.fromtimestamp(self.result_file.stat().st_mtime).isoformat(),
             "versions": self._versions(),
             "machine": self._machine(),
+            "commit": self._commit(),
             **{key: result[key] for key in ("date", "versions", "machine") if key in result},
         }
 
@@ -166,8 +185,9 @@ class Job:
         return {"python": metadata["python"], **metadata["versions"]}
 
     def write_machine(self) -> None:
-        """Records the machine of one of our runs, whose result does not contain it."""
-        (self.path / MACHINE_FILE).write_text(json.dumps(machine()) + "\n", "utf-8")
+        """Records the machine of one of our runs and the commit that trained it, which its result does not contain."""
+        for file, value in ((MACHINE_FILE, machine()), (COMMIT_FILE, commit())):
+            (self.path / file).write_text(json.dumps(value) + "\n", "utf-8")
 
     def _machine(self) -> str:
         """The machine on which the run ended, or this one for older runs, which did not record it."""
@@ -189,6 +209,11 @@ class Job:
     def elsewhere(self) -> Job:
         """The same job for another machine: it contains its config, and its path does not depend on a current directory."""
         return replace(self, runs=self.runs.absolute(), content=self.data)
+
+    def _commit(self) -> str | None:
+        """The commit that trained the run, if it is known."""
+        path = self.path / COMMIT_FILE
+        return json.loads(path.read_text("utf-8")) if path.exists() else None
 
     def to_json(self) -> str:
         models = {"peer": self.peer, "reference": self.reference}

@@ -23,43 +23,77 @@ from rl_training.experiment.lock import Lock
 TICK = 0.05
 #: Seconds without a finished job after which a line reports how far the jobs are.
 QUIET_SECONDS = 30.0
+#: Seconds between two looks of whoever watches the jobs.
+WATCH_SECONDS = 2.0
 
 
 class Runner:
-    """Runs jobs. When it stops (by Ctrl-C, or because this process dies), the pipes to its jobs close; they save and exit."""
+    """Runs jobs. When it stops (by Ctrl-C, or because this process dies), the pipes to its jobs close; they save and exit.
 
-    def __init__(self, jobs: Sequence[Job], parallel: int, stream: TextIO) -> None:
-        self.jobs = jobs
+    Jobs can be added and ended while it runs, from the functions that ``run`` is given, which are all called by its thread.
+    """
+
+    def __init__(self, jobs: Sequence[Job], parallel: int, stream: TextIO, *, expected: int = 0) -> None:
+        """``expected`` is the number of jobs if more will be added."""
+        self.jobs: list[Job] = []
         self._parallel = parallel
         self._stream = stream
+        self._expected = expected
         self._stopping = threading.Event()
         self._active: set[Job] = set()
-        self._total = {job: job.total_steps for job in jobs}
-        self._done_before = sum(map(self._steps, jobs))
+        self._stops: dict[Job, threading.Event] = {}  # set when a job has to stop
+        self._waiting: dict[Future[str | None], Job] = {}
+        self._pool: ThreadPoolExecutor | None = None  # while it runs
+        self._total: dict[Job, int] = {}
+        self._done_before = 0
         self._finished = 0
-        self._began = time.monotonic()
+        self._began = self._spoke = time.monotonic()
+        for job in jobs:
+            self.add(job)
 
-    def run(self, finished: Callable[[Job], str]) -> list[str]:
-        """Runs the unfinished jobs, and prints the summary that ``finished`` returns for each job. Returns the failures."""
+    def add(self, job: Job) -> None:
+        """Runs this job too, as soon as there is a place for it."""
+        self.jobs.append(job)
+        self._total[job], self._stops[job] = job.total_steps, threading.Event()
+        self._done_before += self._steps(job)
+        if self._pool is not None:
+            self._waiting[self._pool.submit(self._run, job)] = job
+
+    def end(self, job: Job) -> None:
+        """Ends a job before its time; it saves and exits, and counts as finished."""
+        self._total[job] = job.logged_steps()
+        self._stops[job].set()
+
+    def run(
+        self,
+        finished: Callable[[Job], str],
+        failed: Callable[[Job, str], None] = lambda job, problem: None,
+        watch: Callable[[], None] | None = None,
+    ) -> list[str]:
+        """Runs the unfinished jobs, and prints the summary that ``finished`` returns for each job. Returns the failures.
+        ``watch`` is called again and again while jobs run."""
         failures = []
-        with ThreadPoolExecutor(self._parallel) as pool:
-            waiting: dict[Future[str | None], Job] = {pool.submit(self._run, job): job for job in self.jobs}
+        with ThreadPoolExecutor(self._parallel) as self._pool:
+            self._waiting = {self._pool.submit(self._run, job): job for job in self.jobs}
             try:
-                while waiting:
-                    done, _ = wait(waiting, QUIET_SECONDS, FIRST_COMPLETED)
+                while self._waiting:
+                    done, _ = wait(self._waiting, QUIET_SECONDS if watch is None else WATCH_SECONDS, FIRST_COMPLETED)
                     for future in done:
-                        job = waiting.pop(future)
+                        job = self._waiting.pop(future)
                         problem = future.result()
                         self._finished += 1
                         if problem is not None:
                             failures.append(f"{job.label}: {problem}")
+                            failed(job, problem)
                         self._say(f"{job.label}: {finished(job) if problem is None else f'FAILED: {problem}'}")
-                    if not done:
+                    if watch is not None:
+                        watch()
+                    if time.monotonic() - self._spoke >= QUIET_SECONDS:
                         self._say(self._running())
             except BaseException:
                 print("stopping: the runs are being saved; the same command continues them", file=self._stream, flush=True)
-                self._stopping.set()
-                pool.shutdown(cancel_futures=True)
+                self._stop()
+                self._pool.shutdown(cancel_futures=True)
                 raise
         return failures
 
@@ -67,9 +101,14 @@ class Runner:
         """Runs one job to its end. Returns what went wrong, or None."""
         self._active.add(job)
         try:
-            return run_worker(job, self._stopping)
+            return run_worker(job, self._stops[job])
         finally:
             self._active.remove(job)
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        for stop in self._stops.values():
+            stop.set()
 
     def _steps(self, job: Job) -> int:
         return self._total[job] if job.result_file.exists() else job.logged_steps()
@@ -79,12 +118,15 @@ class Runner:
         return f"running: {', '.join(states) or 'nothing yet'}"
 
     def _say(self, text: str) -> None:
-        print(f"[{self._finished}/{len(self.jobs)}] {text}; {self._time_left()}", file=self._stream, flush=True)
+        self._spoke = time.monotonic()
+        count = max(self._expected, len(self.jobs))
+        print(f"[{self._finished}/{count}] {text}; {self._time_left()}", file=self._stream, flush=True)
 
     def _time_left(self) -> str:
         """An estimate from the env steps so far, which assumes that a step takes equally long in every job."""
         steps = sum(map(self._steps, self.jobs))
-        done, left = steps - self._done_before, sum(self._total.values()) - steps
+        total = sum(self._total.values()) * max(1.0, self._expected / max(len(self.jobs), 1))
+        done, left = steps - self._done_before, total - steps
         elapsed = time.monotonic() - self._began
         if left <= 0:
             return "done"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -39,8 +38,7 @@ def train_ours(job: Job) -> int:
     else:
         with contextlib.suppress(OSError):  # a process killed during start-up may have left two empty directories
             (job.path / "checkpoints").rmdir()
-        command = shlex.join(["rl-training", "train", "--config", job.config, "--seed", str(job.seed)])
-        trainer = start_training(job.load_config(), command=command)
+        trainer = start_training(job.load_config(), command=job.command)
     job.write_machine()
     try:
         result = trainer.train()

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
     from rl_training.experiment.registry import AlgorithmClass
@@ -14,7 +19,7 @@ def list_command(arguments: argparse.Namespace) -> int:
     """Prints the algorithms and the packaged configs."""
     if arguments.runs is not None:
         return _list_runs(arguments.runs)
-    from rl_training.experiment.packaged import about, expected_results, packaged_configs
+    from rl_training.experiment.packaged import about, expectation, packaged_configs
     from rl_training.experiment.registry import algorithms
 
     print("algorithms:")
@@ -22,11 +27,8 @@ def list_command(arguments: argparse.Namespace) -> int:
         spaces = f"{'/'.join(algorithm.observations)} observations, {'/'.join(algorithm.actions)} actions"
         print(f"  {name:<14} {algorithm.summary} ({spaces})")
     print("configs (the return and the time are medians over seeds, measured on two cores: docs/benchmarks.md):")
-    expected = expected_results()
     for name, file in packaged_configs().items():
-        notes = [about(file), _extra_of(file)]
-        if name in expected:
-            notes.append(f"return {expected[name]['return']:g}, {_duration(expected[name]['seconds'])}")
+        notes = [about(file), _extra_of(file), expectation(name)]
         print(f"  {name:<36} {'; '.join(filter(None, notes))}")
     return 0
 
@@ -40,10 +42,6 @@ def _extra_of(config: Path) -> str:
     wrappers = {wrapper["name"] for wrapper in data.get("wrappers", ())}
     extra = extra_of(data["env_id"]) or ("pixels" if "pixels" in wrappers else None)
     return "" if extra is None else f"needs rl-training[{extra}]"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _list_runs(folder: Path) -> int:
@@ -103,9 +101,26 @@ def report_command(arguments: argparse.Namespace) -> int:
     """Writes runs as a page to look at."""
     from rl_training.runtime.report import write_report
 
-    runs = write_report(arguments.paths, arguments.output)
+    with contextlib.ExitStack() as stack:
+        video = None
+        if arguments.video:
+            video = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "episode.gif"
+            _film(arguments.paths, video, arguments.trust_modules)
+        runs = write_report(arguments.paths, arguments.output, video)
     print(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} written to {arguments.output}")
     return 0
+
+
+def _film(paths: Sequence[Path], video: Path, trust_modules: bool) -> None:
+    """Films the first episode of an evaluation of the one run among the paths."""
+    from rl_training.api import load_agent
+    from rl_training.experiment.curves import find_runs
+
+    runs = find_runs(paths)
+    if len(runs) > 1:
+        raise ConfigError(f"--video is for the report of one run, and these are {len(runs)}; name one of them")
+    with load_agent(runs[0], trust_modules=trust_modules) as agent:
+        agent.film(video)
 
 
 def bench_command(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``train`` and ``resume``."""
+"""``train``, ``resume`` and ``tune``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,22 @@ def train_command(arguments: argparse.Namespace) -> int:
         init_from=arguments.init_from,
         warn=warn,
     )
+    note_expectation(trainer, arguments.config)
     return _run_to_end(trainer)
+
+
+def note_expectation(trainer: Trainer, name: str | None) -> None:
+    """Shows what a packaged config has reached and how long it took, unless a setting that matters differs from it."""
+    from rl_training.experiment.config import load_config_data, resolve_config
+    from rl_training.experiment.packaged import expectation
+
+    expected = None if name is None else expectation(name)
+    if name is None or expected is None or trainer.initial is not None:
+        return
+    private = ("seed", "output_dir", "device")
+    packaged, ours = resolve_config(load_config_data(name)).describe(), trainer.config.describe()
+    if all(packaged[key] == ours[key] for key in packaged if key not in private):
+        trainer.progress.note(f"expect: {expected} (medians over seeds, measured on two cores: docs/benchmarks.md)")
 
 
 def resume_command(arguments: argparse.Namespace) -> int:
@@ -64,6 +79,24 @@ def resume_command(arguments: argparse.Namespace) -> int:
     )
     print(f"resuming {arguments.path} at step {trainer.env_steps}", file=sys.stderr)
     return _run_to_end(trainer)
+
+
+def tune_command(arguments: argparse.Namespace) -> int:
+    """Searches for settings."""
+    from rl_training.tune.command import make_plan, run_tune
+
+    plan = make_plan(
+        arguments.config,
+        set_values=arguments.overrides,
+        trials=arguments.trials,
+        seeds=arguments.seeds,
+        jobs=arguments.jobs,
+        pruner=arguments.pruner,
+        finalists=arguments.finalists,
+        confirm=arguments.confirm,
+        output_dir=arguments.output_dir,
+    )
+    return run_tune(plan)
 
 
 def _run_to_end(trainer: Trainer) -> int:

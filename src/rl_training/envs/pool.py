@@ -25,7 +25,7 @@ from rl_training.envs.factory import EnvFactory
 from rl_training.envs.final_info import NO_INFO, SUCCESS
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.restoring import NonDeterministicEnvironment as NonDeterministicEnvironment
-from rl_training.envs.restoring import Restoring, SavedEpisode, own_state_of
+from rl_training.envs.restoring import Restoring, SavedEpisode, own_states
 from rl_training.envs.spaces import describe_spaces
 from rl_training.envs.worker_set import WorkerSet
 from rl_training.envs.workers import LocalWorker
@@ -279,21 +279,18 @@ class SeededEnvPool:
         )
 
     def _reset_fault(self, i: int, seed: int, problem: str) -> EnvironmentFault:
-        place = self._first + i
-        return EnvironmentFault(problem, env_id=self.env_id, env_index=place, episode_seed=seed, actions=[], step=0)
+        return EnvironmentFault(problem, env_id=self.env_id, env_index=self._first + i, episode_seed=seed, actions=[], step=0)
 
     def state_dict(self) -> State:
-        # After a fault, an environment may have stepped further than the pool: its own state is then not the one to save.
-        saves_itself = not self._out_of_step and self._episode[0] >= 0
-        own = [
-            own_state_of(worker, self._name(i)) if saves_itself else None for i, worker in enumerate(self._workers.workers)
-        ]
+        # After a fault, an environment may have stepped further than the pool: its episode is then replayed.
+        usable = not self._out_of_step and self._episode[0] >= 0
+        own = own_states(self._workers.workers, self._name, self.boundary) if usable else None
         return {
             "obs": self._obs.copy(),
             "mask": self._copy_mask(),
             "episode": list(self._episode),
             "returns": list(self._returns),
-            "env_states": own,
+            "env_states": own or [None] * self.num_envs,
             **self._log.state_dict(),
         }
 
@@ -307,7 +304,7 @@ class SeededEnvPool:
         restored: list[SavedEpisode | None] = []
         for i, number in enumerate(state["episode"]):
             living = functools.partial(self._workers.living, i)
-            restoring = Restoring(living, self._name(i), self.episode_seed(i, number), self.spec)
+            restoring = Restoring(living, self._name(i), self.episode_seed(i, number), self.spec, self.boundary)
             episode = restoring.restore(SavedEpisode.of(state, i), self._log.most_steps)
             if episode is None:
                 living()

@@ -44,6 +44,8 @@ from rl_training.experiment.plain_data import require_plain
 from rl_training.experiment.registry import AlgorithmClass, canonical_name, get_algorithm
 from rl_training.models.custom import NetworkFunction, PythonNetwork, reference_to
 
+#: The key of a config file that ``tune`` reads and training does not: where to search.
+RANGES = "tune"
 #: Bytes of a file's name and of a path that every file system takes; a path leaves room for the files below it.
 LONGEST_NAME = 255
 LONGEST_PATH = 3_800
@@ -59,7 +61,9 @@ class EvalConfig(StrictModel):
     final_episodes: Positive = Field(100, description="episodes in the evaluation after training")
     num_envs: Positive = Field(10, description="environments evaluated in parallel")
     max_episode_steps: Positive | None = Field(
-        None, description="stop an evaluated episode after this many steps; null: only the environment ends it"
+        None,
+        description="stop an evaluated episode after this many steps; null: with a budget, after as many as training has "
+        "taken (at least 1000), otherwise only the environment ends it",
     )
     budget: Fraction | None = Field(
         0.1,
@@ -342,7 +346,12 @@ def _renamed(model: type[StrictModel], data: Mapping[str, Any], prefix: str) -> 
 
 
 def load_config_data(name_or_path: str) -> dict[str, Any]:
-    """The unchecked values of a packaged config or a YAML file, under current names."""
+    """The unchecked values of a packaged config or a YAML file, under current names. Ranges for ``tune`` are left out."""
+    return {key: value for key, value in load_config_file(name_or_path).items() if key != RANGES}
+
+
+def load_config_file(name_or_path: str) -> dict[str, Any]:
+    """The same, with the ranges."""
     path = Path(name_or_path)
     packaged = packaged_configs()
     if name_or_path in packaged:

@@ -99,10 +99,21 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _differences(config: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[str]:
     """The settings of this config that are not the same in all of the others."""
-    keys = dict.fromkeys(key for other in others for key in other)
-    differing = [key for key in keys if any(other.get(key) != config.get(key) for other in others)]
+    differing = [*_differing(others)]
     named = [f"{key.removeprefix('algo_kwargs.')}={_short(config.get(key))}" for key in differing[:MOST_NAMED]]
     return [*named, f"and {len(differing) - MOST_NAMED} more"] if len(differing) > MOST_NAMED else named
+
+
+def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings that are not the same in all configs."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
+
+
+def differing_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The settings that are not the same in all configs, with their values in each."""
+    settings = [{key: value for key, value in flat(config).items() if key not in OF_A_RUN} for config in configs]
+    return {key: [_short(one.get(key)) for one in settings] for key in _differing(settings)}
 
 
 def _short(value: Any) -> str:

@@ -98,6 +98,14 @@ class OffPolicyLearner(Learner):
         self._num_envs = num_envs
         self._learn_from = algorithm.config.learning_starts
         self._due = Due(algorithm.config.train_freq)
+        self._priorities: Array | None = None  # of the last update, if they are used
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        if self._last is None or self._priorities is None:
+            return super().metrics
+        mean, largest = float(self._priorities.mean()), float(self._priorities.max())
+        return {**super().metrics, "priority_mean": mean, "priority_max": largest}
 
     @property
     def nbytes(self) -> int:
@@ -129,7 +137,8 @@ class OffPolicyLearner(Learner):
             self._last = algorithm.update(batch, env_steps)
             timer.lap("update")
             if batch.indices is not None and self._last.priorities is not None:
-                self._update_priorities(batch, self._last.priorities.cpu().numpy())
+                self._priorities = self._last.priorities.cpu().numpy()
+                self._update_priorities(batch, self._priorities)
                 timer.lap("sampling")
         return changed or updates > 0
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.curves import RETURN, compare, find_runs, on_common_steps, read_curves, smoothed
+from rl_training.experiment.curves import RETURN, Points, compare, find_runs, on_common_steps, read_curves, smoothed
 from rl_training.experiment.files import remove
+from rl_training.runtime.svg import Line, standalone
 
 #: Curves with at most this many points have a marker at each.
 FEW_POINTS = 40
@@ -20,43 +21,68 @@ def plot_runs(
     """Plots a metric against env steps, for the runs among these paths and below them. Runs that differ only in their seed
     become a mean with a band of one standard deviation. Returns a line about each curve."""
     comparison = compare(find_runs(paths))
-    drawn = [(group, *read_curves(group.runs, metric)) for group in comparison.groups]
+    read = [(group, *read_curves(group.runs, metric)) for group in comparison.groups]
+    lines, about = [], []
+    for group, name, curves in read:
+        where = {"eval": "evaluation", "train": "training"}.get(name.partition("/")[0], name)
+        count = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
+        about.append(f"{group.label} ({where}{count})")
+        label = f"{where}{count}" if group.label == comparison.title else about[-1]
+        lines.append(_line(label, [(steps, smoothed(values, smooth)) for steps, values in curves]))
+    names = list(dict.fromkeys(name for _, name, _ in read))
+    shown = (NAMES.get(names[0], names[0]) if len(names) == 1 else "return") + _of(smooth)
+    title = comparison.title if title is None else title
+    if output.suffix.lower() == ".svg":
+        _write(output, lambda path: path.write_text(standalone(title, [(f"{title}: {shown}", lines)], columns=1), "utf-8"))
+    else:
+        _draw(output, lines, title, shown)
+    return about
+
+
+def _line(label: str, curves: Sequence[Points]) -> Line:
+    """The mean of some curves, with a band of one standard deviation."""
+    steps, values = on_common_steps(curves)
+    mean, spread = values.mean(axis=0), values.std(axis=0)
+    band = ((mean - spread).tolist(), (mean + spread).tolist()) if len(curves) > 1 else ((), ())
+    return Line(label, steps.tolist(), mean.tolist(), *band)
+
+
+def _draw(output: Path, lines: Sequence[Line], title: str, shown: str) -> None:
+    """Draws with matplotlib, in whatever format the name asks for."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    lines = []
-    for group, name, curves in drawn:
-        where = {"eval": "evaluation", "train": "training"}.get(name.partition("/")[0], name)
-        count = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
-        lines.append(f"{group.label} ({where}{count})")
-        label = f"{where}{count}" if group.label == comparison.title else lines[-1]
-        steps, values = on_common_steps([(steps, smoothed(values, smooth)) for steps, values in curves])
-        mean, spread = values.mean(axis=0), values.std(axis=0)
-        marker = "o" if len(steps) <= FEW_POINTS else None
-        (line,) = axes.plot(steps, mean, marker=marker, markersize=4, label=label)
-        if len(group.runs) > 1:
-            axes.fill_between(steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.2, linewidth=0)
-    names = list(dict.fromkeys(name for _, name, _ in drawn))
-    axes.set_title(comparison.title if title is None else title)
+    for line in lines:
+        marker = "o" if len(line.xs) <= FEW_POINTS else None
+        (drawn,) = axes.plot(line.xs, line.ys, marker=marker, markersize=4, label=line.label)
+        if line.low:
+            axes.fill_between(line.xs, line.low, line.high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+    axes.set_title(title)
     axes.set_xlabel("environment steps")
-    axes.set_ylabel((NAMES.get(names[0], names[0]) if len(names) == 1 else "return") + _of(smooth))
+    axes.set_ylabel(shown)
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize="small")
+    try:
+        _write(output, lambda path: figure.savefig(path, dpi=150))
+    finally:
+        pyplot.close(figure)
+
+
+def _write(output: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file as a whole, or not at all."""
     partial = output.with_name(f".writing-{output.name}")
     try:
         remove(partial)
-        figure.savefig(partial, dpi=150)
+        write(partial)
         partial.replace(output)  # a link that has this name is replaced, not followed
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot write the plot {output}: {error}") from error
     finally:
-        pyplot.close(figure)
         partial.unlink(missing_ok=True)
-    return lines
 
 
 def _of(smooth: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training.envs.pool import Episode
 from rl_training.experiment.metrics import EPISODES_FILE, METRICS_FILE, LogFile
-from rl_training.runtime.cadence import cpu_seconds
+from rl_training.runtime.cadence import PhaseTimer, cpu_seconds
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.hooks import Training
 
@@ -25,7 +25,8 @@ class RunLog:
         self._trainer, self._timer = trainer, trainer.timer
         self._files: dict[str, LogFile] = {}
         self._bytes = dict.fromkeys(FILES, 0)
-        self._earlier_seconds = self._earlier_cpu_seconds = 0.0
+        self._earlier = dict.fromkeys(PhaseTimer.PHASES, 0.0)  # seconds of the processes before this one, by phase
+        self._earlier_cpu_seconds = 0.0
         self._cpu_start = cpu_seconds()
         self._begun: dict[int, float] = {}  # when the running episodes began, in seconds of the run; the first ones at 0
 
@@ -85,14 +86,18 @@ class RunLog:
     @property
     def _seconds(self) -> float:
         """The time that the run has taken so far, in all its processes."""
-        return self._earlier_seconds + self._timer.total
+        return sum(self._phases().values())
+
+    def _phases(self) -> dict[str, float]:
+        """The same time by phase."""
+        return {phase: seconds + self._timer.seconds[phase] for phase, seconds in self._earlier.items()}
 
     def time_metrics(self, env_steps: int) -> dict[str, float]:
         seconds = self._seconds
         return {
             "time/seconds": round(seconds, 3),
             "time/cpu_seconds": round(self._earlier_cpu_seconds + cpu_seconds() - self._cpu_start, 3),
-            "time/evaluation_seconds": round(self._timer.seconds["evaluation"], 3),
+            **{f"time/{phase}_seconds": round(spent, 3) for phase, spent in self._phases().items()},
             "time/steps_per_second": round(env_steps / max(seconds, 1e-9), 1),
             **self._trainer.collector.time_metrics(),
         }
@@ -106,6 +111,8 @@ class RunLog:
     def restore(self, info: Mapping[str, Any]) -> None:
         """Continues from the state at which a checkpoint was written."""
         self._bytes = {key: info.get(key, 0) for key in FILES}
-        self._earlier_seconds = info.get("time/seconds", 0.0)
-        self._begun = dict(enumerate(info.get("episodes_begun", [self._earlier_seconds] * self._trainer.config.num_envs)))
+        seconds = info.get("time/seconds", 0.0)
+        self._earlier = {phase: info.get(f"time/{phase}_seconds", 0.0) for phase in PhaseTimer.PHASES}
+        self._earlier["rest"] = seconds - (sum(self._earlier.values()) - self._earlier["rest"])  # also all that is not known
+        self._begun = dict(enumerate(info.get("episodes_begun", [seconds] * self._trainer.config.num_envs)))
         self._earlier_cpu_seconds = info.get("time/cpu_seconds", 0.0)

@@ -7,6 +7,7 @@ would have taken.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -200,7 +201,8 @@ class Trainer:
                 self.progress.say(f"step {self.env_steps}: {self.hooks.stopped_by}")
             if evaluate and not stop:
                 episodes = self.evaluations.episodes_at_end(self.env_steps, self.config.num_envs, self.episodes)
-                evaluation = self.evaluate(episodes, stop)
+                longest = self.evaluations.longest_episode(self.env_steps)
+                evaluation = self.evaluate(episodes, stop, max_episode_steps=longest)
         if self.run is not None:
             if evaluation is not None:
                 self.run.write_evaluation({"step": self.env_steps, **evaluation.to_json()})
@@ -233,7 +235,8 @@ class Trainer:
             self.hooks.emit("on_update", {**self.train_metrics(), **self.log.time_metrics(self.env_steps)})
         if self.due["eval"].count():
             episodes = self.evaluations.episodes_during(self.env_steps, self.config.num_envs, self.episodes)
-            result = self.evaluate(episodes, stop, stream=SELECTION_EPISODES) if episodes else None
+            longest = self.evaluations.longest_episode(self.env_steps)
+            result = self.evaluate(episodes, stop, stream=SELECTION_EPISODES, max_episode_steps=longest) if episodes else None
             if episodes and result is None:
                 return  # stopped early: still due, so it is repeated after resuming
             self.due["eval"].settle()
@@ -255,8 +258,7 @@ class Trainer:
         """Evaluates the deterministic policy on separate environments; training is not affected."""
         self.divergence.check()
         if self._eval_pool is None:
-            envs = self.config.eval.num_envs
-            self._eval_pool = make_pool(self.config, self._factory, SELECTION_EPISODES, envs, recorded=self._recorded)
+            self._eval_pool = self._make_eval_pool()
         limit = EpisodeLimit(max_episode_steps or self.config.eval.max_episode_steps, self.config.env_id)
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
@@ -271,6 +273,18 @@ class Trainer:
             )
         self.timer.lap("evaluation")
         return result
+
+    def _make_eval_pool(self) -> EnvPool:
+        """Creating environments may hang as their steps may; there is no time limit for it."""
+        boundaries = [pool.boundary for pool in self.collector.pools()[:1]]  # none if the collectors are in other processes
+        try:
+            for boundary in boundaries:
+                boundary.enter(calls=math.inf)
+            envs = self.config.eval.num_envs
+            return make_pool(self.config, self._factory, SELECTION_EPISODES, envs, recorded=self._recorded)
+        finally:
+            for boundary in boundaries:
+                boundary.leave()
 
     def train_metrics(self) -> dict[str, float]:
         scheduled = self.algorithm.schedule_values(self.env_steps)

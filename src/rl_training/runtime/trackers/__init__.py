@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from rl_training.errors import FOREIGN, ConfigError, MissingExtraError, described
+from rl_training.errors import FOREIGN, CheckpointError, ConfigError, MissingExtraError, described
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import parse_json, read_small, replace_text
 from rl_training.experiment.layout import TRACKERS_FILE
@@ -25,6 +25,7 @@ from rl_training.experiment.metrics import read_log
 from rl_training.experiment.run import Run
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.hooks import Training
+from rl_training.runtime.report import page_of
 from rl_training.runtime.result import TrainResult
 
 
@@ -33,8 +34,8 @@ class Tracker(Protocol):
 
     def log(self, kind: str, step: int, values: Mapping[str, float]) -> None: ...
 
-    def finish(self, status: str, best: str | None) -> None:
-        """Closes it: ``finished``, ``stopped`` or ``failed``, with the path of the best checkpoint."""
+    def finish(self, status: str, best: str | None, report: str | None) -> None:
+        """Closes it: ``finished``, ``stopped`` or ``failed``, with the path of the best checkpoint and the report as HTML."""
 
 
 class Tracking:
@@ -75,7 +76,7 @@ class Tracking:
             assert self._training.run_dir is not None
             best = self._training.run_dir / "checkpoints" / "best"
             with self._trying():
-                tracker.finish(status, str(best.resolve()) if best.exists() else None)
+                tracker.finish(status, str(best.resolve()) if best.exists() else None, _report(self._training.run_dir))
 
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:
@@ -85,6 +86,13 @@ class Tracking:
         except FOREIGN as error:
             self._tracker = None
             warnings.warn(f"the tracker {self._name} failed ({described(error)}); training goes on without it", stacklevel=4)
+
+
+def _report(run_dir: Path) -> str | None:
+    """The page of a run, if it has logged anything."""
+    with contextlib.suppress(CheckpointError):
+        return page_of(run_dir)
+    return None
 
 
 def require_trackers(config: TrainConfig) -> None:

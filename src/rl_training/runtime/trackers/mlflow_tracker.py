@@ -49,7 +49,9 @@ class TrackedRun:
             logged = {**numbers(kind, values), f"{kind}/step": float(step)}
             self._client.log_batch(self._id, [Metric(key, value, now, step) for key, value in logged.items()])
 
-    def finish(self, status: str, best: str | None) -> None:
+    def finish(self, status: str, best: str | None, report: str | None) -> None:
         if best is not None:
             self._client.log_batch(self._id, tags=[RunTag("best_checkpoint", best)])
         self._client.set_terminated(self._id, STATUS[status])
+        if report is not None:
+            self._client.log_text(self._id, report, "report.html")

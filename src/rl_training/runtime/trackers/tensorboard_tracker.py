@@ -44,5 +44,5 @@ class TrackedRun:
         scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers(kind, values).items()]
         self._put(step=step, summary=Summary(value=scalars))
 
-    def finish(self, status: str, best: str | None) -> None:
+    def finish(self, status: str, best: str | None, report: str | None) -> None:
         self._writer.close()

@@ -58,7 +58,9 @@ class TrackedRun:
             self._run.log({**numbers(kind, values), f"{kind}/step": step}, step=self._row, commit=True)
             self._row += 1
 
-    def finish(self, status: str, best: str | None) -> None:
+    def finish(self, status: str, best: str | None, report: str | None) -> None:
+        if report is not None:
+            self._run.log({"report": wandb.Html(report, inject=False)}, step=self._row, commit=True)
         self._run.summary.update({"status": status, "best_checkpoint": best})
         self._run.finish(exit_code=1 if status == "failed" else 0)
 
