@@ -165,8 +165,9 @@ def _curves(key: str, outcomes: Outcomes) -> str:
     if not lines:
         return ""
     drawn = line_chart(f"Returns of {key} in evaluations during training, one line per seed", lines)
-    caption = "Mean return of the evaluations during training. One line per seed; point at a dot for its figure."
-    return html(f'<figure class="chart">{drawn}<figcaption>{caption}</figcaption></figure>')
+    caption = "Mean return of the evaluations during training, one line per seed. Point at the chart to read it off."
+    read_off = '<output aria-live="polite"></output>'
+    return html(f'<figure class="chart">{drawn}{read_off}<figcaption>{caption}</figcaption></figure>')
 
 
 def number(value: float) -> str:

@@ -16,6 +16,8 @@ import site_benchmarks
 import site_reference
 from site_markdown import fold
 
+from rl_training.runtime.page import SCRIPT
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -53,10 +55,11 @@ def _folded(section: re.Match[str]) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Connects to the reading of pages."""
+    """Connects to the reading of pages. Charts are read off by the script of the reports."""
 
     def read(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = expanded(source[0])
 
     app.connect("source-read", read)
+    app.add_js_file(None, body=f'document.addEventListener("DOMContentLoaded", () => {{{SCRIPT}}});')
     return {"parallel_read_safe": True, "parallel_write_safe": True}
