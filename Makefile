@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-dmc test-cpus test-margins test-kill test-fuzz reliability check format stubs golden learn learn-peers bench bench-quick bench-checkpoints clean
+.PHONY: help setup train test test-slow test-dmc test-cpus test-margins test-kill test-fuzz reliability check format docs stubs golden learn learn-peers bench bench-quick bench-checkpoints clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -68,6 +68,14 @@ stubs: $(READY)  ## write the signatures of all agents for editors and type chec
 
 golden: $(READY)  ## write the golden runs of a new release into tests/golden
 	PYTHONPATH=tests $(BIN)/python tests/make_golden.py
+
+DOCS_READY := $(VENV)/.docs-ready
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $(DOCS_READY)
+
+docs: $(DOCS_READY)  ## build the documentation site into build/docs; warnings are errors
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 BENCH_READY := $(VENV)/.bench-ready
 $(BENCH_READY): $(READY)

@@ -137,7 +137,7 @@ def load_measurements(path: Path) -> dict[str, Any]:
 def report(known: Mapping[str, Any], page: Path | None) -> str:
     """The table, what it was measured with, and any warnings about it. Also written to the page, if there is one."""
     known = in_order(known)
-    results = {name: _series(fields["candidates"], WORKLOADS[name].threads) for name, fields in known.items()}
+    results = {name: series_of(fields["candidates"], WORKLOADS[name].threads) for name, fields in known.items()}
     parts = [table(results), "\n".join(f"- {name}: {WORKLOADS[name].title}" for name in results)]
     if times := compile_times(results):
         parts.append("Compile times with an empty cache, not included in the rates: " + "; ".join(times) + ".")
@@ -169,7 +169,8 @@ def _not_measured(known: Mapping[str, Any]) -> list[str]:
     return missing
 
 
-def _series(candidates: Mapping[str, Any], threads: int) -> dict[str, Series]:
+def series_of(candidates: Mapping[str, Any], threads: int) -> dict[str, Series]:
+    """Stored measurements of a workload, by candidate."""
     return {
         name: Series([_measurement(fields) for fields in series["rounds"]], series["absent"], threads)
         for name, series in candidates.items()

@@ -16,8 +16,8 @@ from rl_training_test_envs import Obs, RandomWalkEnv
 
 
 class HangingEnv(RandomWalkEnv):
-    """A random walk. Its calls ``where`` (step, reset, step-close) hang once this process has made ``after`` of them. With
-    ``init``, creating it in a worker process takes ``after`` seconds.
+    """A random walk. Its calls ``where`` (created, step, reset, state, step-close) hang once this process has made ``after``
+    of them. With ``init``, creating it in a worker process takes ``after`` seconds.
 
     It writes its process id into ``place / hangs-<pid>`` when it begins to hang, and goes on when ``place / go`` exists.
     """
@@ -27,6 +27,7 @@ class HangingEnv(RandomWalkEnv):
     def __init__(self, place: str, how: str = "sleep", where: str = "step", after: int = 60) -> None:
         super().__init__()
         self._place, self._how, self._where, self._after = Path(place), how, where, after
+        self._visit("created")
         if where == "init" and multiprocessing.parent_process() is not None:
             time.sleep(after)
 
@@ -84,4 +85,16 @@ class HangingEnv(RandomWalkEnv):
         self._visit("close")
 
 
+class HangingStateEnv(HangingEnv):
+    """Saves its own state, which hangs as other calls do."""
+
+    def get_state(self) -> dict[str, Any]:
+        self._visit("state")
+        return {"position": self._position, "steps": self._steps}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._position, self._steps = state["position"], state["steps"]
+
+
 gym.register("Hanging-v0", entry_point=f"{__name__}:HangingEnv")
+gym.register("HangingState-v0", entry_point=f"{__name__}:HangingStateEnv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import signal
@@ -128,6 +129,57 @@ class WaitingEnv(RandomWalkEnv):
 
     def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         self.hold()
+        return super().step(action)
+
+
+class Fate:
+    """Kills the process of an environment, or with ``whom: parent`` the one that has started it.
+
+    The file ``deaths`` has a line for each death that is still to come: a number of steps in one process, over all of its
+    environments. A process removes the line before it dies by it.
+    """
+
+    _process_steps = 0
+
+    def __init__(self, deaths: str, whom: str) -> None:
+        self._deaths, self._whom = Path(deaths), whom
+
+    def step(self) -> None:
+        Fate._process_steps += 1
+        if not self._deaths.is_file():
+            return
+        with self._deaths.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            due, *later = [*file.read().split(), ""]
+            if due and Fate._process_steps >= int(due):
+                file.seek(0)
+                file.truncate()
+                file.write("\n".join(later))
+                file.flush()
+                os.kill(os.getpid() if self._whom == "self" else os.getppid(), signal.SIGKILL)
+
+
+class MortalEnv(RandomWalkEnv):
+    """A random walk with a ``Fate``."""
+
+    def __init__(self, deaths: str = "", whom: str = "self", limit: float = 6.0) -> None:
+        super().__init__(limit)
+        self._fate = Fate(deaths, whom)
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        self._fate.step()
+        return super().step(action)
+
+
+class MortalCountingEnv(CountingEnv):
+    """``CountingEnv`` with a ``Fate``: of every step that is stored it is known which one it is."""
+
+    def __init__(self, deaths: str = "", length: int = 7) -> None:
+        super().__init__(length, seed_digits=1 << 24)
+        self._fate = Fate(deaths, "self")
+
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        self._fate.step()
         return super().step(action)
 
 
@@ -434,7 +486,7 @@ def _continuous(env_class: type[gym.Env[Any, Any]], **kwargs: Any) -> gym.Env[An
     return ContinuousActions(env_class(**kwargs))
 
 
-for _class in (CountingEnv, RandomWalkEnv, ForgetfulEnv, WaitingEnv, FaultyEnv, SignEnv):
+for _class in (CountingEnv, RandomWalkEnv, ForgetfulEnv, WaitingEnv, MortalEnv, FaultyEnv, SignEnv):
     _name = _class.__name__.removesuffix("Env")
     gym.register(f"{_name}Continuous-v0", entry_point=functools.partial(_continuous, _class))
     gym.register(f"{_name}Pictures-v0", entry_point=functools.partial(_pictures, _class))
@@ -444,6 +496,8 @@ for _name in (
     "RandomWalkEnv",
     "ForgetfulEnv",
     "WaitingEnv",
+    "MortalEnv",
+    "MortalCountingEnv",
     "LeftoverEnv",
     "FaultyEnv",
     "GoalEnv",

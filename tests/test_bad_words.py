@@ -334,7 +334,7 @@ def test_after_the_warning_nan_is_still_a_fault() -> None:
     pool = lying_pool("obs", 1.5)
     assert outside_warnings(pool)
     pool.step(np.array([0]))
-    pool._workers[0].env._lie = float("nan")  # type: ignore[attr-defined]
+    pool._workers.first.env._lie = float("nan")  # type: ignore[attr-defined]
     with pytest.raises(EnvironmentFault, match="not finite"):
         for _ in range(3):
             pool.step(np.array([0]))
@@ -466,7 +466,7 @@ def test_limits_on_files_and_addresses(which: str, limit: int, settings: tuple[s
 
 
 def test_a_worker_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_training.envs.pool.require_room_for_workers", lambda count: None)
+    monkeypatch.setattr("rl_training.envs.worker_set.require_room_for_workers", lambda count: None)
     import multiprocessing
     from multiprocessing import context
 

@@ -17,10 +17,11 @@ from conftest import env_of_tests, final_fingerprint, tiny_values
 from moments import PATIENCE, start, wait_for_checkpoint, waiting_at
 from test_bad_input import assert_refused
 
+from rl_training.bench.command import Plan
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
-from rl_training.bench.machine import machine
-from rl_training.bench.references import Peer, Reference, load_entries
+from rl_training.bench.machine import commit, machine
+from rl_training.bench.references import DEFAULT_SEEDS, Peer, Reference, load_entries
 from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_table
 from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
@@ -266,7 +267,7 @@ def test_a_stop_ends_the_wait_for_a_lock() -> None:
         waiting.start()
         waiting.join(0.3)
         assert waiting.is_alive()
-        runner._stop()
+        runner._stopping.set()
         waiting.join(PATIENCE)
         assert not waiting.is_alive()
 
@@ -305,6 +306,15 @@ def test_results_are_added_one_by_one() -> None:
 # ------------------------------------------------------------------------------------------------------------ runs
 
 
+def test_the_seeds_of_an_entry_begin_at_its_first() -> None:
+    entry = Reference.model_validate({**REFERENCE, "first_seed": 3000})
+    nowhere = Path("nowhere")
+    plan = Plan(["tiny.yaml", "other.yaml"], None, 1, nowhere, {"tiny.yaml": entry}, {}, nowhere, nowhere)
+    planned = [(job.config, job.seed) for job in plan.planned_jobs()]
+    assert planned[:4] == [("tiny.yaml", 3000), ("other.yaml", 0), ("tiny.yaml", 3001), ("other.yaml", 1)]
+    assert len(planned) == entry.seeds + DEFAULT_SEEDS
+
+
 def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*BENCH]) == 0
     first = capsys.readouterr()
@@ -322,6 +332,7 @@ def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.Capt
         assert results[seed]["return"] == evaluation["return_mean"]
         assert [step for step, _ in results[seed]["curve"]] == [90, 180]
         assert {"torch", "python"} <= set(results[seed]["versions"])
+        assert results[seed]["commit"] == commit()
         assert results[seed]["machine"] == json.loads((runs / "tiny" / f"seed{seed}" / "machine.json").read_text())
     written = [path.stat().st_mtime_ns for path in sorted(runs.glob("tiny/seed*/*.json"))]
     assert main([*BENCH]) == 0
@@ -431,6 +442,29 @@ def test_jobs_survive_serialisation() -> None:
         assert copy.path == job.path
 
 
+def test_a_job_can_be_done_on_a_machine_that_shares_nothing(tmp_path: Path) -> None:
+    """It takes its config along, and what the tables need comes back."""
+    job = Job("tiny.yaml", 0, Path("runs"))
+    away = Job.from_json(job.elsewhere().to_json())
+    assert away.path == tmp_path / "runs" / "tiny" / "seed0"
+    expected = job.load_config()
+    Path("tiny.yaml").unlink()
+    assert away.load_config() == expected.with_values(output_dir=str(away.path))
+    away.path.mkdir(parents=True)
+    written = {"config.yaml": expected.to_yaml(), "metadata.json": '{"python": "3", "versions": {}}', "machine.json": '"m"'}
+    written |= {"metrics.jsonl": "", "evaluation.json": '{"return_mean": 7, "step": 9}'}
+    for name, text in written.items():
+        (away.path / name).write_text(text)
+    (away.path / "checkpoint").write_text("large")
+    files = away.result_files()
+    assert files == written
+    here = Job("tiny.yaml", 0, Path("here"), content=away.content)
+    assert not here.is_finished()
+    here.take_results(files)
+    assert here.is_finished()
+    assert here.outcome() == away.outcome()
+
+
 # ------------------------------------------------------------------------------------------------------- bad input
 
 
@@ -445,6 +479,10 @@ def test_jobs_survive_serialisation() -> None:
         ((*BENCH, "dqn/cartpole", "--peers"), ("no peer", "'dqn/cartpole'", "tiny.yaml")),
         ((*BENCH, "dqn/cartpole", "--time-to-solve"), ("no time-to-solve race is defined for 'dqn/cartpole'",)),
         (("bench", "tiny.yaml", "--peers"), ("--peers-file",)),
+        ((*BENCH, "--ray", "tiny.yaml"), ("--ray takes auto or the host:port", "'tiny.yaml'", "configs before --ray")),
+        ((*BENCH, "--ray", "somewhere:0"), ("--ray takes auto or the host:port", "'somewhere:0'")),
+        ((*BENCH, "--ray", "127.0.0.1:1"), ("nothing answers at the Ray address 127.0.0.1:1", "ray start --head")),
+        ((*BENCH, "--time-to-solve", "--ray"), ("--time-to-solve", "cannot be combined with --ray")),
     ],
 )
 def test_mistakes_are_reported_before_anything_runs(
@@ -452,13 +490,15 @@ def test_mistakes_are_reported_before_anything_runs(
 ) -> None:
     if {"--peers", "--time-to-solve"} & set(arguments):
         pytest.importorskip("sb3_contrib")
+    if "--ray" in arguments:
+        pytest.importorskip("ray")
     assert_refused(capsys, arguments, *words)
 
 
 @pytest.mark.parametrize(
     ("module", "option", "package", "extra"),
     [("rliable", "--seeds=1", "rliable", "bench"), ("stable_baselines3", "--peers", "stable-baselines3", "peers"),
-     ("sb3_contrib", "--time-to-solve", "sb3-contrib", "peers")],
+     ("sb3_contrib", "--time-to-solve", "sb3-contrib", "peers"), ("ray", "--ray", "ray", "ray")],
 )  # fmt: skip
 def test_a_missing_extra_is_named(
     module: str, option: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

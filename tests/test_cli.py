@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -293,6 +294,15 @@ def test_list_shows_the_runs_below_a_directory(run: Path, capsys: pytest.Capture
     )
     assert main(["list", "--runs", str(run / "tensorboard")]) == 2
     assert "there is no run below" in capsys.readouterr().err
+
+
+def test_a_run_that_ended_before_its_first_log_is_listed_at_its_last_checkpoint(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "run", symlinks=True)
+    (copy / "metrics.jsonl").write_text("")
+    assert main(["list", "--runs", str(copy)]) == 0
+    assert "step 300/300" in capsys.readouterr().out
 
 
 def test_show_prints_every_setting_of_an_algorithm(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,14 +8,19 @@ import torch
 from conftest import tiny_config
 
 from rl_training.errors import EnvironmentFault
-from rl_training.runtime.collector import acting_copy
+from rl_training.runtime.collector import Collector, acting_copy
 from rl_training.runtime.trainer import Trainer
+
+
+def collector_of(trainer: Trainer) -> Collector:
+    assert isinstance(trainer.collector, Collector)
+    return trainer.collector
 
 
 def test_acting_with_a_copy_of_the_weights_is_the_same_run(algo: str) -> None:
     """As it is when the learner's weights are on another device."""
     shared, copied = (Trainer(tiny_config(algo, num_envs=2)) for _ in range(2))
-    copied.collector.policy = acting_copy(copied.policy)
+    collector_of(copied).policy = acting_copy(copied.policy)
     for trainer in (shared, copied):
         trainer.train(150)
         trainer.close()
@@ -26,7 +31,7 @@ def test_acting_with_a_copy_of_the_weights_is_the_same_run(algo: str) -> None:
 
 def test_without_a_refresh_the_copy_keeps_its_old_weights() -> None:
     trainer = Trainer(tiny_config("dqn"))
-    trainer.collector.policy = copy = acting_copy(trainer.policy)
+    collector_of(trainer).policy = copy = acting_copy(trainer.policy)
     trainer.collector.refresh = lambda: None  # type: ignore[method-assign]
     before = copy.state_dict()
     trainer.train(60)
@@ -37,7 +42,7 @@ def test_without_a_refresh_the_copy_keeps_its_old_weights() -> None:
 
 def test_what_is_collected_is_what_the_environments_gave() -> None:
     trainer = Trainer(tiny_config("recurrent_ppo", num_envs=3))
-    collector = trainer.collector
+    collector = collector_of(trainer)
     collector.start()
     for t in range(60):
         obs = collector.pool.obs
@@ -55,7 +60,7 @@ def test_what_is_collected_is_what_the_environments_gave() -> None:
 
 def test_a_step_that_failed_is_repeated_with_the_same_action() -> None:
     trainer = Trainer(tiny_config("dqn"))
-    collector = trainer.collector
+    collector = collector_of(trainer)
     collector.start()
     step, actions = collector.pool.step, []
 

@@ -53,6 +53,7 @@ from rl_training.runtime.export import ExportedPolicy, load_exported
 from rl_training.runtime.inference import load_policy
 from rl_training.runtime.sessions import resume_training, start_training
 from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.training_state import training_state
 from rl_training.types import State
 from rl_training.version import __version__
 
@@ -429,7 +430,7 @@ def test_the_states_of_every_algorithm_lack_nothing_and_hold_nothing_unknown(alg
     trained.checkpoints.save_to(tmp_path / "c")
     parts = read_checkpoint(tmp_path / "c", ["training", "replay"])
     defaults = fresh.learner.replay_defaults(parts["replay"])
-    for part, initial in (("training", fresh.training_state()), ("replay", defaults)):
+    for part, initial in (("training", training_state(fresh)), ("replay", defaults)):
         assert keys_of(with_defaults(parts[part], initial)) == keys_of(parts[part])
     trained.close()
     fresh.close()

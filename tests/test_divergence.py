@@ -25,7 +25,7 @@ from rl_training.runtime.inference import build_policy, save_policy
 from rl_training.runtime.sessions import resume_training, start_training
 from rl_training.runtime.trainer import Trainer
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the overflows on the way
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")  # numpy's, of overflows, must not precede our sentence
 
 HOT = 1e30
 
@@ -209,7 +209,7 @@ def test_a_sound_agent_is_loaded(tmp_path: Path) -> None:
 def test_the_log_alone_notices_it() -> None:
     """Without checkpoints and evaluations on the way, the run still stops at the first line of the log after it diverged."""
     never = {"checkpoint": {"interval": 0}, "eval": {"interval": 0, "final_episodes": 1, "num_envs": 1}}
-    trainer = Trainer(tiny_config("dqn", **never, algo_kwargs={"learning_rate": HOT}))
+    trainer = Trainer(tiny_config("dqn", **never, algo_kwargs={"learning_rate": HOT, "train_freq": 1}))
     with pytest.raises(DivergenceError, match=r"by step 25: loss is"):
         trainer.train()
     trainer.close()

@@ -61,6 +61,26 @@ def test_loss_is_quadratic_near_zero() -> None:
     torch.testing.assert_close(output.loss, torch.tensor([0.125]))
 
 
+@pytest.mark.parametrize(
+    ("delta", "loss", "slope"), [(1.0, 2.5, -1.0), (2.0, 4.0, -2.0), (3.0, 4.5, -3.0), (50.0, 4.5, -3.0)]
+)
+def test_an_error_counts_as_its_square_up_to_the_threshold(delta: float, loss: float, slope: float) -> None:
+    q = torch.tensor([[1.0]], requires_grad=True)  # an error of 3: delta (3 - delta / 2) beyond delta, 3^2 / 2 within it
+    output = dqn_loss(q, torch.tensor([0]), torch.tensor([4.0]), torch.zeros(1), torch.zeros(1), delta)
+    output.loss.sum().backward()  # type: ignore[no-untyped-call]
+    assert q.grad is not None
+    assert (output.loss.item(), q.grad.item()) == (loss, slope)
+
+
+def test_the_threshold_of_the_loss_is_a_setting() -> None:
+    batch = make_batch()._replace(reward=torch.full((5,), 40.0))
+    losses = {}
+    for delta in (1.0, 1000.0):
+        algorithm = make_dqn(huber_delta=delta)
+        losses[delta] = algorithm.loss(algorithm.policy.network, algorithm.target, batch)
+    torch.testing.assert_close(losses[1000.0].loss, losses[1.0].metrics["td_error_mean"].square() / 2)
+
+
 @pytest.mark.parametrize("double", [False, True])
 def test_the_bootstrap_action_is_chosen_by_the_right_network(double: bool) -> None:
     batch = make_batch()

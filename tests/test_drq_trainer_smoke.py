@@ -15,6 +15,7 @@ from rl_training.data import FrameReplayBuffer
 from rl_training.errors import SpaceError
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import load_config_data, resolve_config
+from rl_training.runtime.announcements import describe_run
 from rl_training.runtime.drq_trainer import train_drq
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.trainer import Trainer
@@ -56,7 +57,7 @@ def test_pendulum_in_pixels_from_the_packaged_config(tmp_path: Path) -> None:
 def test_the_memory_of_the_replay_is_reported_before_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer(tiny_config("drq", algo_kwargs={"buffer_size": 100_000}))
     assert trainer.learner.nbytes == pytest.approx(100_000 * 1.05 * (12 * 12 + 4 + 4 + 4 + 4 + 4) + 800_000, rel=0.01)
-    assert "replay 18." in trainer.describe()
+    assert "replay 18." in describe_run(trainer)
     train_drq(tiny_config("drq", output_dir=str(tmp_path / "run"), total_timesteps=30))
     agent = DrQ(env_of_tests("drq", "RandomWalk")["env_id"], buffer_size=150, learning_starts=5, cnn_layers=[[4, 3, 2]])
     agent.learn(10, progress=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import env_of_tests, family, metrics_without_time, settings_of, tiny_config
+from conftest import family, metrics_without_time, settings_of, tiny_config
 from learning import mean_return, must_be
 
 from rl_training import DrQv2
-from rl_training.algorithms.pixels import PixelAlgorithm
+from rl_training.algorithms.continuous import ContinuousAlgorithm
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.runtime.drqv2_trainer import train_drqv2
@@ -42,24 +42,25 @@ def test_pendulum_in_pixels_from_the_packaged_config(tmp_path: Path) -> None:
 
 def sign_learned(algo: str, seed: int) -> float:
     """A bright or a dark picture, and one action that fits it: 1 for a policy that tells them apart, 0 at random."""
-    noise = settings_of(algo, {"noise_steps": 300, "train_freq": 1, "alpha": 0.05})
+    noise = {"noise_steps": 300, "exploration_noise": 0.5, "alpha": 0.05}
+    options = settings_of(algo, {**noise, "train_freq": 1, "frame_stack": 3})
     config = tiny_config(
         algo,
         seed=seed,
-        **env_of_tests(algo, "Sign"),
+        env_id="rl_training_test_envs:SignPictures-v0",
         total_timesteps=600,
         eval={"interval": 0, "final_episodes": 50, "num_envs": 10},
-        algo_kwargs={"hidden_sizes": [32], "learning_rate": 3e-3, "batch_size": 32, "buffer_size": 600, **noise},
+        algo_kwargs={"hidden_sizes": [32], "learning_rate": 3e-3, "batch_size": 32, "buffer_size": 600, **options},
     )
     return mean_return(config)
 
 
 SIGNS = {
     algo: must_be(above=0.9, name=f"{algo} tells pictures apart")(partial(sign_learned, algo))
-    for algo in family(PixelAlgorithm)
+    for algo in family(ContinuousAlgorithm)
 }
 
 
-@pytest.mark.parametrize("algo", SIGNS)
+@pytest.mark.parametrize("algo", [pytest.param(algo, marks=[] if algo == "drqv2" else [pytest.mark.slow]) for algo in SIGNS])
 def test_a_trivial_task_is_learned_from_pictures(algo: str) -> None:
     SIGNS[algo].check()

@@ -202,7 +202,7 @@ def test_a_worker_that_died_unnoticed_is_replaced_when_the_pool_is_restored() ->
         each.reset()
         each.step(np.array([1, 1]))
     state = pool.state_dict()
-    worker = pool._workers[0]
+    worker = pool._workers.workers[0]
     assert isinstance(worker, ProcessWorker)
     worker._process.kill()
     worker._process.join()

@@ -79,6 +79,28 @@ def test_the_budget_in_numbers() -> None:
     assert again.episodes_at_end(100_000, 1, seen) == (10_000 - 2_200) // 500
 
 
+@pytest.mark.parametrize(
+    ("settings", "steps", "longest"),
+    [
+        ({}, 300, 1_000),
+        ({}, 5_000, 5_000),
+        ({"max_episode_steps": 70}, 5_000, 70),
+        ({"final_episodes": 2}, 300, None),
+    ],
+)
+def test_an_evaluated_episode_is_not_longer_than_training(settings: dict[str, int], steps: int, longest: int | None) -> None:
+    config = resolve_config({"algo": "dqn", "env_id": "x", "eval": settings}).eval
+    assert EvaluationBudget(config).longest_episode(steps) == longest
+
+
+def test_an_episode_that_does_not_end_is_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    endless = {"env_id": "rl_training_test_envs:Counting-v0", "env_kwargs": {"length": 10**9}}
+    write_config(tmp_path / "c.yaml", **endless, total_timesteps=300)
+    assert main(["train", f"--config={tmp_path}/c.yaml", f"--output-dir={tmp_path}/run"]) == 0
+    assert evaluated_steps(tmp_path / "run") == (0, 1_000)
+    assert "was stopped after 1000 steps, so its return is that of these steps" in capsys.readouterr().err
+
+
 def test_a_resumed_run_evaluates_the_same(tmp_path: Path) -> None:
     settings = {"eval": {"interval": 100, "episodes": 3, "budget": 0.4, "final_episodes": 2}, "checkpoint": {"interval": 130}}
     for name, total in (("whole", 500), ("parts", 260)):

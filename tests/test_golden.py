@@ -25,9 +25,10 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return Path(shutil.copytree(request.param, tmp_path / "run", symlinks=True))
 
 
-def test_there_is_a_golden_run_of_each_algorithm_of_the_first_release() -> None:
-    names = ["c51", "dqn", "drq", "drqn", "drqv2", "ppo", "qr_dqn", "r2d2", "recurrent_ppo", "sac"]
-    assert [path.name for path in GOLDEN if path.parent.name == "0.2.0"] == names
+def test_there_is_a_golden_run_of_each_algorithm() -> None:
+    first = {"c51", "dqn", "drq", "drqn", "drqv2", "ppo", "qr_dqn", "r2d2", "recurrent_ppo", "sac"}
+    later = {"a2c", "ddpg", "discrete_sac", "iqn", "td3", "tqc"}  # written before the release that will have them
+    assert {path.name for path in GOLDEN if path.parent.name == "0.2.0"} == first | later
 
 
 def test_a_golden_agent_acts_evaluates_and_is_exported(golden: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def write_config(tmp_path: Path, how: str, where: str = "step", **values: Any) -
     place.mkdir()
     settings: dict[str, Any] = {
         "env_id": HANGING,
-        "env_kwargs": {"place": str(place), "how": how, "where": where, "after": 1 if where == "reset" else 60},
+        "env_kwargs": {"place": str(place), "how": how, "where": where, "after": 60 if "step" in where else 1},
         "total_timesteps": 120 * values.get("num_envs", 1),
         "eval": {"interval": 0, "episodes": 1, "final_episodes": 1, "num_envs": 1},
         "checkpoint": {"interval": 40},
@@ -142,6 +142,25 @@ def test_a_signal_during_the_first_reset_stops_before_the_first_step(tmp_path: P
     assert process.returncode == 128 + signal.SIGTERM, errors
     assert output == f"stopped before the first step; start again with: rl-training resume {run}\n"
     assert not step_directories(run)
+
+
+@pytest.mark.parametrize(("how", "step"), [("sleep", 81), ("deadlock", 80)])
+def test_a_signal_while_an_environment_saves_its_own_state_saves_and_stops(how: str, step: int, tmp_path: Path) -> None:
+    process, run = start_run(tmp_path, how, "state", env_id="hanging_envs:HangingState-v0")
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert f"stopped and saved at step {step}; continue with: rl-training resume {run}" in output + errors
+    assert_resumes_exactly(tmp_path, run)
+
+
+def test_a_signal_while_environments_for_evaluation_are_created_stops(tmp_path: Path) -> None:
+    process, run = start_run(tmp_path, "sleep", "created")
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "stopped and saved at step 120" in output
+    assert_resumes_exactly(tmp_path, run)
 
 
 def test_an_environment_that_hangs_when_it_is_closed_does_not_keep_the_process(tmp_path: Path) -> None:
@@ -361,6 +380,76 @@ def test_a_worker_that_dies_in_a_replay_is_not_called_non_deterministic(tmp_path
 
 
 # ------------------------------------------------------------------------------------------------- the boundary
+
+
+class Interrupted:
+    """Something that is stopped in the calls of one boundary, and remembers what was said."""
+
+    def __init__(self, boundary: Boundary) -> None:
+        self._boundary, self.said = boundary, list[str]()
+
+    def boundaries(self) -> list[Boundary]:
+        return [self._boundary]
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def save_without_step(self) -> str:
+        raise AssertionError
+
+    def unsaved(self) -> str:
+        return "lost"
+
+
+def test_a_signal_during_a_replay_that_hangs_breaks_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "PATIENCE", 0.1)
+    monkeypatch.setattr(signals, "LAST_PATIENCE", PATIENCE)
+    monkeypatch.setattr(HangingEnv, "_calls", 0)
+    (tmp_path / "go").touch()
+    pool = SeededEnvPool(RegisteredEnv(HANGING, {"place": str(tmp_path), "after": 0}), env_id=HANGING)
+    pool.reset()
+    for _ in range(5):
+        pool.step(np.zeros(1, np.int64))
+    state, obs = pool.state_dict(), pool.obs
+    (tmp_path / "go").unlink()
+
+    def ask_to_stop() -> None:
+        while not (tmp_path / f"hangs-{os.getpid()}").exists():
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask_to_stop)
+    asking.start()
+    with signals.StopRequest(Interrupted(pool.boundary)), pytest.raises(StepInterrupted):
+        pool.load_state_dict(state)
+    asking.join()
+    (tmp_path / "go").touch()
+    assert pool.load_state_dict(state) == []
+    assert np.array_equal(pool.obs, obs)
+    pool.close()
+
+
+def test_a_signal_of_the_users_is_not_taken_for_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two signals of one number that a thread has not handled yet are one to the system."""
+    monkeypatch.setattr(signals, "PATIENCE", 0.0)
+    boundary, had_effect = Boundary(), threading.Event()
+    blocked = {*SIGNALS, signals.INTERRUPTION}
+    stopped, before = Interrupted(boundary), signal.signal(signal.SIGINT, lambda *_: had_effect.set())
+    try:
+        with signals.StopRequest(stopped):
+            signal.raise_signal(signal.SIGINT)
+            signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+            boundary.enter()
+            while not signal.sigpending() & blocked:
+                time.sleep(0.001)
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+            boundary.leave()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+        signal.signal(signal.SIGINT, before)
+    assert had_effect.is_set()
+    assert stopped.said[-1] == "lost"
 
 
 def test_a_vector_environment_whose_step_was_broken_off_does_not_hang_when_it_is_closed(tmp_path: Path) -> None:

@@ -100,13 +100,13 @@ VECTORS = [name for name in OFF_POLICY if "vector" in get_algorithm(name).observ
 def test_replay_learns_from_observations_standardised_by_all_steps_so_far(algo: str) -> None:
     trainer = off_policy_trainer(algo)
     seen: list[Any] = []
-    learn = trainer.learner.observe
+    add = trainer.learner.add
 
-    def observe(collected: Any, env_steps: int) -> bool:
+    def watched(collected: Any) -> None:
         seen.append(collected.step.obs.copy())
-        return learn(collected, env_steps)
+        add(collected)
 
-    trainer.learner.observe = observe  # type: ignore[method-assign]
+    trainer.learner.add = watched  # type: ignore[method-assign]
     trainer.train(120)
     trainer.close()
     (normalizer,) = (module for module in trainer.policy.network.modules() if isinstance(module, ObservationNormalizer))

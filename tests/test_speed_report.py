@@ -78,11 +78,11 @@ def test_with_several_threads_wall_clock_time_decides() -> None:
     shares = {"augmentation's share": 0.05, "augmentation's share of the wall": 0.09}
     known = {"w5t2": {OURS: Series([one(4.0, 2.0, **shares)]), "bare torch": Series([one(2.0, 1.5)])}}
     fields = {name: asdict(candidate) for name, candidate in known["w5t2"].items()}
-    results = {"w5t2": speed._series(fields, WORKLOADS["w5t2"].threads)}
+    results = {"w5t2": speed.series_of(fields, WORKLOADS["w5t2"].threads)}
     (row,) = rows(table(results))
     assert row[4:9] == ["bare torch (limit)", "50 (50..50)", "0.75 (0.75..0.75) wall", "0.85", "MISSED"]
     assert outcomes(results) == ["w5t2: augmentation's share 9.0% of the time (at most 8%: MISSED)."]
-    single = {"w5": speed._series(fields, WORKLOADS["w5"].threads)}
+    single = {"w5": speed.series_of(fields, WORKLOADS["w5"].threads)}
     assert rows(table(single))[0][6:9] == ["0.50 (0.50..0.50)", "0.85", "MISSED"]
     assert outcomes(single) == ["w5: augmentation's share 5.0% of the time (at most 8%: reached)."]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ class DrawingEnv(gym.Env[Any, Any]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
-    def __init__(self, length: int = 7, render_mode: str | None = None, dtype: Any = np.uint8) -> None:
+    def __init__(self, length: int = 7, render_mode: str | None = None, dtype: Any = np.uint8, fps: int = 20) -> None:
+        self.metadata = {**self.metadata, "render_fps": fps}
         self.observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
         self.action_space = gym.spaces.Discrete(2)
         self.render_mode, self._length, self._steps, self._dtype = render_mode, length, 0, dtype
@@ -64,6 +66,18 @@ def test_a_gif_has_every_step_of_one_episode(tmp_path: Path) -> None:
     assert shades(tmp_path / "a.gif") == [10 * k for k in range(8)]
     assert Image.open(tmp_path / "a.gif").info["duration"] == 50  # milliseconds, as 20 a second
     assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
+
+
+@pytest.mark.parametrize(
+    ("length", "fps", "steps"), [(7, 30, [*range(8)]), (6, 50, [0, 2, 4, 6]), (7, 60, [0, 2, 4, 6, 7]), (7, 125, [0, 5, 7])]
+)
+def test_no_more_than_30_frames_a_second_are_drawn_and_the_last_step_is_one(
+    length: int, fps: int, steps: list[int], tmp_path: Path
+) -> None:
+    film = agent_of(lambda: DrawingEnv(length, render_mode="rgb_array", fps=fps)).film(tmp_path / "a.gif")
+    assert shades(tmp_path / "a.gif") == [10 * step for step in steps]
+    assert film.frames == len(steps)
+    assert film.fps == fps / {30: 1, 50: 2, 60: 2, 125: 5}[fps]
 
 
 def test_floats_from_0_to_1_are_filmed_as_bytes_and_other_numbers_refused(tmp_path: Path) -> None:
@@ -172,7 +186,7 @@ def test_filming_leaves_the_evaluation_as_it_is(tmp_path: Path) -> None:
     before = agent.evaluate(3).returns
     film = agent.film(tmp_path / "a.gif")
     assert agent.evaluate(3).returns == before
-    assert film.frames == 1 + before[0]
+    assert film.frames == 1 + math.ceil(before[0] / 2)  # 25 of 50 a second
 
 
 def test_each_seed_has_its_own_episode(tmp_path: Path) -> None:
@@ -180,7 +194,7 @@ def test_each_seed_has_its_own_episode(tmp_path: Path) -> None:
     contents = set()
     for seed in (7, 8):
         film = agent.film(tmp_path / "a.gif", seed=seed)
-        assert film.frames == 1 + agent.evaluate(1, seed=seed).returns[0]
+        assert film.frames == 1 + math.ceil(agent.evaluate(1, seed=seed).returns[0] / 2)
         contents.add((tmp_path / "a.gif").read_bytes())
     assert len(contents) == 2
 

@@ -20,7 +20,7 @@ ABSENT_MODULES = ["fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "s
 ABSENT = {
     os: "O_NOFOLLOW O_NONBLOCK O_CLOEXEC O_DIRECTORY fork register_at_fork getuid geteuid getgid getpgid sysconf "
     "set_blocking sched_getaffinity sched_setaffinity killpg setsid fchmod chown mkfifo",
-    signal: "pthread_kill pthread_sigmask sigwait sigtimedwait SIGHUP SIGKILL SIGUSR1 SIGUSR2 SIGALRM",
+    signal: "pthread_kill pthread_sigmask sigwait sigtimedwait SIGHUP SIGKILL SIGUSR1 SIGUSR2 SIGALRM SIGURG",
     select: "poll epoll",
 }
 #: Packages that are imported while everything is still there.
@@ -41,6 +41,7 @@ def take_away() -> None:
         for name in names.split():
             if hasattr(module, name):
                 delattr(module, name)
+    signal.SIGBREAK = signal.SIGWINCH  # type: ignore[attr-defined]
     os.supports_follow_symlinks -= {os.link, os.stat}
     os.supports_dir_fd.clear()
     shutil._use_fd_functions = False  # type: ignore[attr-defined]

@@ -75,13 +75,14 @@ class DDPG(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, normalize_observations: bool = False, n_critics: int = 1, exploration_noise: float =
-        0.1, target_noise: float = 0.0, noise_clip: float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers:
-        Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers:
-        Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu',
-        compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str,
-        Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from:
-        str | Path | None = None, overwrite: bool = False
+        actor_update_interval: int = 1, frame_stack: int = 1, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
+        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False,
+        cnn_features: int = 512, n_critics: int = 1, exploration_noise: float = 0.1, target_noise: float = 0.0, noise_clip:
+        float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
+        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
+        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
+        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
+        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DiscreteSAC(ManagedAlgorithm):
@@ -97,13 +98,14 @@ class DiscreteSAC(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
-        normalize_observations: bool = False, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"]
-        = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
-        num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
-        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        actor_update_interval: int = 1, frame_stack: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy:
+        float | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
+        int = 512, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
+        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
+        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
+        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
+        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DQN(ManagedAlgorithm):
@@ -123,12 +125,12 @@ class DQN(ManagedAlgorithm):
         Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4,
         2), (64, 3, 1)), hidden_sizes: Sequence[int] = (64, 64), frame_stack: int = 1, dueling: bool = False, noisy: bool =
         False, n_step: int = 1, prioritized: bool = False, priority_alpha: float = 0.5, priority_beta: float = 0.4,
-        priority_beta_steps: int = 50000, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] =
-        'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
-        num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
-        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        priority_beta_steps: int = 50000, huber_delta: float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers:
+        Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers:
+        Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu',
+        compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str,
+        Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from:
+        str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DrQ(ManagedAlgorithm):
@@ -144,7 +146,7 @@ class DrQ(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 128, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.01, target_update_interval: int = 1, actor_update_interval:
-        int = 1, alpha: float = 0.1, learn_alpha: bool = False, target_entropy: float | None = None, frame_stack: int = 3,
+        int = 1, frame_stack: int = 3, alpha: float = 0.1, learn_alpha: bool = False, target_entropy: float | None = None,
         shift_pad: int = 4, cnn_layers: Sequence[Sequence[int]] | None = None, cnn_features: int | None = None, encoder:
         Literal["nature", "paper"] = 'nature', target_shifts: int = 1, loss_shifts: int = 1, env_kwargs: Mapping[str, Any] =
         {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool =
@@ -169,11 +171,11 @@ class DRQN(ManagedAlgorithm):
         exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
         double: bool = False, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, cnn:
         Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4,
-        2), (64, 3, 1)), sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,), recurrent_cell: Literal["lstm",
-        "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes: Sequence[int] =
-        (64,), loss_over_time: Literal["mean", "sum"] = 'mean', huber_delta: float = 1.0, frame_stack: int = 1, env_kwargs:
-        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
-        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        2), (64, 3, 1)), huber_delta: float = 1.0, sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,),
+        recurrent_cell: Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0,
+        hidden_sizes: Sequence[int] = (64,), loss_over_time: Literal["mean", "sum"] = 'mean', frame_stack: int = 1,
+        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
+        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
         total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
         output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
         Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
@@ -291,12 +293,12 @@ class R2D2(ManagedAlgorithm):
         exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
         double: bool = True, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, cnn:
         Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4,
-        2), (64, 3, 1)), sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,), recurrent_cell: Literal["lstm",
-        "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes: Sequence[int] =
-        (64,), loss_over_time: Literal["mean", "sum"] = 'mean', huber_delta: float = 1.0, frame_stack: int = 1, n_step: int =
-        5, priority_alpha: float = 0.9, priority_beta: float = 0.6, priority_beta_steps: int = 0, priority_eta: float = 0.9,
-        burn_in: int = 0, overlap: int = 0, rescale_values: bool = False, previous_inputs: bool = False, epsilon_spread: float
-        = 0.0, dueling: bool = False, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] =
+        2), (64, 3, 1)), huber_delta: float = 1.0, sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,),
+        recurrent_cell: Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0,
+        hidden_sizes: Sequence[int] = (64,), loss_over_time: Literal["mean", "sum"] = 'mean', frame_stack: int = 1, n_step:
+        int = 5, priority_alpha: float = 0.9, priority_beta: float = 0.6, priority_beta_steps: int = 0, priority_eta: float =
+        0.9, burn_in: int = 0, overlap: int = 0, rescale_values: bool = False, previous_inputs: bool = False, epsilon_spread:
+        float = 0.0, dueling: bool = False, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] =
         'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
         num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
         "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str,
@@ -342,13 +344,13 @@ class SAC(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
-        cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64,
-        4, 2), (64, 3, 1)), normalize_observations: bool = False, frame_stack: int = 1, cnn_features: int = 512, env_kwargs:
-        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
-        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
+        actor_update_interval: int = 1, frame_stack: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy:
+        float | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
+        int = 512, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
+        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
+        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
+        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
         Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
@@ -365,13 +367,14 @@ class TD3(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 2,
-        actor_update_interval: int = 2, normalize_observations: bool = False, n_critics: int = 2, exploration_noise: float =
-        0.1, target_noise: float = 0.2, noise_clip: float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers:
-        Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers:
-        Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu',
-        compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, eval: Mapping[str,
-        Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from:
-        str | Path | None = None, overwrite: bool = False
+        actor_update_interval: int = 2, frame_stack: int = 1, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
+        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False,
+        cnn_features: int = 512, n_critics: int = 2, exploration_noise: float = 0.1, target_noise: float = 0.2, noise_clip:
+        float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
+        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
+        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
+        1, output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
+        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class TQC(ManagedAlgorithm):
@@ -387,11 +390,13 @@ class TQC(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
         n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
-        normalize_observations: bool = False, n_critics: int = 2, num_quantiles: int = 25, dropped_quantiles: int = 2,
-        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
-        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str,
-        Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        actor_update_interval: int = 1, frame_stack: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy:
+        float | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
+        int = 512, n_critics: int = 2, num_quantiles: int = 25, dropped_quantiles: int = 2, env_kwargs: Mapping[str, Any] =
+        {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool =
+        False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000,
+        device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
+        eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any]
+        = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...

@@ -188,14 +188,24 @@ def _add_report(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
-    examples = ("dqn/cartpole ppo/cartpole --seeds 5 --jobs 2", "", "--peers", "--time-to-solve", "--report")
+    examples = ("dqn/cartpole ppo/cartpole --seeds 5 --jobs 2", "", "--peers", "--time-to-solve", "--report", "--ray auto")
     summary = "train configs on several seeds and compare them with references and peers; finished runs are not repeated"
     bench = _command(commands, "bench", summary, examples)
     bench.add_argument(
         "configs", nargs="*", metavar="CONFIG", help="packaged configs or YAML files (default: all in the references file)"
     )
-    bench.add_argument("--seeds", type=_positive, metavar="N", help="seeds 0 to N-1 (default: as in the references, or 5)")
+    bench.add_argument(
+        "--seeds", type=_positive, metavar="N", help="N seeds, from 0 or first_seed (default: as in the references, or 5)"
+    )
     bench.add_argument("--jobs", type=_positive, metavar="N", help="parallel processes (default 2; 1 with --time-to-solve)")
+    bench.add_argument(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="run on a Ray cluster: auto for the one on this machine, or host:port (without ADDRESS: start one here); then "
+        "--jobs is by default as many as there are CPUs for",
+    )
     bench.add_argument("--peers", action="store_true", help="also train Stable-Baselines3 and sb3-contrib on the same budget")
     bench.add_argument("--time-to-solve", action="store_true", help="instead, race the peers until a task is solved")
     bench.add_argument("--report", action="store_true", help="train nothing; only write the tables and curves again")

@@ -75,6 +75,10 @@ class HookError(RLTrainingError):
     """A hook of the user that failed, or that cannot be saved."""
 
 
+class CollectorError(RLTrainingError):
+    """A collector that dies again and again, or cannot be started."""
+
+
 class EnvironmentFault(RLTrainingError):
     """An environment raised an exception, or returned an invalid observation or reward.
 

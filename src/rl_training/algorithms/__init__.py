@@ -5,14 +5,16 @@ Every module of this package is searched for algorithms; its public names are th
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from typing import Any
 
 
-def module_names() -> list[str]:
+@functools.cache
+def module_names() -> tuple[str, ...]:
     """The modules of this package."""
-    return [module.name for module in pkgutil.iter_modules(__path__)]
+    return tuple(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def _exports() -> dict[str, Any]:

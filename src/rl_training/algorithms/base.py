@@ -16,8 +16,9 @@ from rl_training.algorithms.config import AlgorithmConfig, OffPolicyConfig, OnPo
 from rl_training.algorithms.policy import Policy
 from rl_training.algorithms.return_scale import ReturnScale
 from rl_training.algorithms.update import Update
-from rl_training.data.replay import BatchT, Replay
+from rl_training.data.replay import BatchT, Recorder, Replay, clipped
 from rl_training.data.rollout_buffer import Rollout
+from rl_training.data.transition_replay import make_transition_recorder
 from rl_training.models.normalization import ObservationNormalizer
 from rl_training.rng import RandomStreams, derive_seed
 from rl_training.types import SpaceSpec, State, Step, UpdateResult
@@ -139,15 +140,24 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
     def make_replay(self, num_envs: int) -> Replay[BatchT]:
         """The replay from which its batches are sampled."""
 
+    @classmethod
+    def make_recorder(cls, config: OffPolicyConfigT, policy: Policy, num_envs: int) -> Recorder[Any]:
+        """The recorder of this replay alone, for a collector with some of the environments."""
+        return make_transition_recorder(policy.spec, num_envs, getattr(config, "n_step", 1), config.gamma)
+
     def observe(self, step: Step) -> None:
         """Updates the running statistics of observations and returns, if there are any, with a step of all environments."""
-        present = step.present
+        block = Step(*(None if field is None else field[None] for field in step))  # type: ignore[arg-type]
+        self.observe_block(block, 0, len(step.reward))
+
+    def observe_block(self, block: Step, first: int, num_envs: int) -> None:
+        """The same with several steps, (time, env, ...), of environment ``first`` of ``num_envs`` and those after it."""
+        present = block.present
         for normalizer in self.normalizers:
-            normalizer.update(step.obs if present is None else step.obs[present])
+            normalizer.update(block.obs.reshape(-1, *block.obs.shape[2:]) if present is None else block.obs[present])
         if self.return_scale is not None:
-            limit = self.config.clip_reward
-            reward = step.reward if limit is None else step.reward.clip(-limit, limit)
-            self.return_scale.observe(reward[None], step.ended[None], None if present is None else present[None])
+            reward = clipped(block, self.config.clip_reward).reward
+            self.return_scale.observe(reward, block.ended, present, first, num_envs)
 
     def inputs(self, batch: BatchT) -> Any:
         """Converts a sampled batch into the input of the update's stages."""

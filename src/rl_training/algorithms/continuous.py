@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import copy
-import functools
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.off_policy import ActorCriticConfigT, OffPolicyActorCritic, OffPolicyActorCriticConfig
+from rl_training.algorithms.encoders import finish_network, separate_encoders
+from rl_training.algorithms.off_policy import (
+    ActorCriticConfigT,
+    AnyObservationConfig,
+    OffPolicyActorCritic,
+    OffPolicyActorCriticConfig,
+)
 from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.update import Draw
 from rl_training.models.action_head import scale_to_env
-from rl_training.models.continuous import ContinuousActorCritic, Critics
-from rl_training.models.encoder import Encoder
-from rl_training.models.observation import encode_observation, unpack
+from rl_training.models.continuous import ContinuousActorCritic, Critics, make_actor, make_critics
+from rl_training.models.observation import encode_observation
 from rl_training.schedules import Schedule
 from rl_training.types import Array, PolicyOutput, SpaceSpec, TransitionBatch
+
+NetworkT = TypeVar("NetworkT", bound=ContinuousActorCritic)
 
 
 class ContinuousPolicy(Policy):
@@ -123,15 +129,20 @@ class ContinuousAlgorithm(OffPolicyActorCritic[ActorCriticConfigT]):
         return {"actor_noise": Draw(lambda batch: (len(batch.reward), actions))}
 
 
-def custom_encoders(
-    config: OffPolicyActorCriticConfig, spec: SpaceSpec, generator: torch.Generator
-) -> tuple[Encoder, Encoder] | None:
-    """The user's own encoders of actor and critic, if there are any."""
-    custom, observation = config.custom_network(), spec.observation
-    return None if custom is None else custom.make_pair(observation, generator, functools.partial(unpack, observation))
-
-
-def custom_encoder(config: OffPolicyActorCriticConfig, spec: SpaceSpec, generator: torch.Generator) -> Encoder | None:
-    """The user's own encoder that actor and critic share, if there is one."""
-    custom, observation = config.custom_network(), spec.observation
-    return None if custom is None else custom.make_one(observation, generator, functools.partial(unpack, observation))
+def make_actor_critic(
+    kind: type[NetworkT],
+    config: AnyObservationConfig,
+    spec: SpaceSpec,
+    generator: torch.Generator,
+    *,
+    critics: int = 2,
+    critic_outputs: int = 1,
+) -> NetworkT:
+    """An actor and its critics on vectors, images or both."""
+    inputs, actions, hidden = spec.observation.shape[0], len(spec.action.low), config.hidden_sizes
+    encoders, style = separate_encoders(config, spec, generator), config.style()
+    actor = make_actor(inputs, hidden, kind.outputs_per_action * actions, generator, style, encoders)
+    critic = make_critics(inputs, actions, hidden, generator, style, encoders, count=critics, outputs=critic_outputs)
+    network = kind(actor, critic, actions)
+    finish_network(network, config, spec, generator)
+    return network

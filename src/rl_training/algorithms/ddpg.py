@@ -18,7 +18,7 @@ class DDPGConfig(DeterministicConfig):
 
 
 class DDPG(DeterministicActorCritic[DDPGConfig]):
-    """Deep deterministic policy gradient (Lillicrap et al. 2015) on vectors, exploring with Gaussian noise."""
+    """Deep deterministic policy gradient (Lillicrap et al. 2015), exploring with Gaussian noise."""
 
     name = "ddpg"
     summary = "a deterministic actor and one critic; TD3 without its three additions"

@@ -10,28 +10,25 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.config import Number, Positive
-from rl_training.algorithms.continuous import custom_encoders
-from rl_training.algorithms.off_policy import VectorConfig
+from rl_training.algorithms.config import Number
+from rl_training.algorithms.encoders import finish_network, separate_encoders
 from rl_training.algorithms.on_policy import ActorCriticPolicy, choose_actions
 from rl_training.algorithms.policy import ActInput
-from rl_training.algorithms.sac import EntropyAlgorithm, EntropyConfig, twin_critic_loss
+from rl_training.algorithms.sac import EntropyAlgorithm, SACConfig, twin_critic_loss
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.models.action_head import FORBIDDEN, CategoricalHead
 from rl_training.models.continuous import Actor, make_actor
 from rl_training.models.encoder import Encoder
 from rl_training.models.interfaces import ActionNetwork, SeparateActorCritic
 from rl_training.models.mlp import PLAIN, Style, make_mlp
-from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import Array, PolicyOutput, SpaceSpec, TransitionBatch
 
 __all__ = ["DiscreteSAC", "DiscreteSACConfig", "discrete_sac_actor_loss", "discrete_sac_target"]
 
 
-class DiscreteSACConfig(VectorConfig, EntropyConfig):
+class DiscreteSACConfig(SACConfig):
     """Settings of discrete SAC."""
 
-    buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
     target_entropy: Number | None = Field(
         None, description="entropy that the temperature aims for; null: 0.98 times the largest possible"
     )
@@ -71,7 +68,7 @@ class DiscreteCritics(nn.Module):
 
 
 class DiscreteActorCritic(ActionNetwork, SeparateActorCritic):
-    """An actor that gives logits, and twin critics, on vectors."""
+    """An actor that gives logits, and twin critics."""
 
     actor: Actor
 
@@ -83,20 +80,14 @@ class DiscreteActorCritic(ActionNetwork, SeparateActorCritic):
         *,
         style: Style = PLAIN,
         encoders: tuple[Encoder, Encoder] | None = None,
-        standardise: bool = False,
     ) -> None:
         super().__init__()
         inputs, actions = spec.observation.shape[0], spec.action.count
         self.head = CategoricalHead(spec.action)
-        self.normalizer = ObservationNormalizer(inputs) if standardise else None
         self.actor = make_actor(inputs, hidden, actions, generator, style, encoders)
         encoder = None if encoders is None else encoders[1]
         sizes = (inputs if encoder is None else encoder.out_features, *hidden, actions)
         self.critic = DiscreteCritics(sizes, generator, style, encoder)
-
-    def prepare(self, obs: Tensor) -> Tensor:
-        standardised: Tensor = obs if self.normalizer is None else self.normalizer(obs)
-        return standardised
 
     def action_output(self, obs: Tensor) -> Tensor:
         logits: Tensor = self.actor(self.prepare(obs))
@@ -125,24 +116,19 @@ class DiscreteSACPolicy(ActorCriticPolicy):
 
 
 class DiscreteSAC(EntropyAlgorithm[DiscreteSACConfig]):
-    """Soft actor-critic for discrete actions (Christodoulou 2019) on vectors."""
+    """Soft actor-critic for discrete actions (Christodoulou 2019)."""
 
     name = "discrete_sac"
     summary = "soft actor-critic for discrete actions, with twin critics and a learned or fixed temperature"
-    observations = ("vector",)
+    observations = ("vector", "image", "mixed")
     actions = ("discrete",)
     policy: DiscreteSACPolicy
 
     @classmethod
     def make_policy(cls, config: DiscreteSACConfig, spec: SpaceSpec, generator: torch.Generator) -> DiscreteSACPolicy:
-        network = DiscreteActorCritic(
-            spec,
-            config.hidden_sizes,
-            generator,
-            style=config.style(),
-            encoders=custom_encoders(config, spec, generator),
-            standardise=config.normalize_observations,
-        )
+        encoders = separate_encoders(config, spec, generator)
+        network = DiscreteActorCritic(spec, config.hidden_sizes, generator, style=config.style(), encoders=encoders)
+        finish_network(network, config, spec, generator)
         return DiscreteSACPolicy(network, spec, config)
 
     def default_target_entropy(self) -> float:

@@ -11,6 +11,7 @@ from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
 from rl_training.algorithms.update import NOTHING, Known
 from rl_training.algorithms.value import (
     LossOutput,
+    TDErrorConfig,
     ValueAlgorithm,
     ValueConfig,
     Values,
@@ -24,12 +25,12 @@ from rl_training.types import SpaceSpec, TransitionBatch
 
 __all__ = ["DQN", "DQNConfig", "dqn_loss"]
 
-#: F.smooth_l1_loss without its checks, which take longer than the loss of a small batch; 0: no reduction
-_huber_loss: Callable[[Tensor, Tensor, int], Tensor] = torch._C._nn.smooth_l1_loss  # type: ignore[assignment]
+#: F.huber_loss without its checks, which take longer than the loss of a small batch; 0: no reduction
+_huber_loss: Callable[[Tensor, Tensor, int, float], Tensor] = torch._C._nn.huber_loss  # type: ignore[assignment]
 
 
-class DQNConfig(ValueConfig):
-    """Settings of DQN: those of the value family."""
+class DQNConfig(TDErrorConfig, ValueConfig):
+    """Settings of DQN: those of the value family, and the threshold of its loss."""
 
 
 def dqn_loss(
@@ -38,12 +39,13 @@ def dqn_loss(
     reward: Tensor,  # (batch,)
     discount: Tensor,  # (batch,) gamma^k, or 0 where the episode terminated
     next_value: Tensor,  # (batch,) of the target network at next_obs
+    huber_delta: float = 1.0,
 ) -> LossOutput:
     """Huber loss between Q(s, a) and ``reward + discount * next_value``, one number per sample."""
     assert action.shape == reward.shape == discount.shape == next_value.shape == q_values.shape[:1]
     target = (reward + discount * next_value).detach()
     chosen = take_action(q_values, action)
-    loss = _huber_loss(chosen, target, 0)
+    loss = _huber_loss(chosen, target, 0, huber_delta)
     value = chosen.detach()
     error = (target - value).abs()
     return LossOutput(loss, {"q_value_mean": value, "target_mean": target, "td_error_mean": error}, error)
@@ -66,4 +68,5 @@ class DQN(ValueAlgorithm[DQNConfig]):
                 next_value = take_action(next_q_values, select_actions(online(batch.next_obs), batch))
             else:
                 next_value = allowed(next_q_values, batch).amax(dim=1)
-        return dqn_loss(online(batch.obs), batch.action, batch.reward, batch.discount, next_value)
+        q_values = online(batch.obs)
+        return dqn_loss(q_values, batch.action, batch.reward, batch.discount, next_value, self.config.huber_delta)

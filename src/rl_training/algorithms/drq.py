@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.config import Positive, PositiveNumber, ScheduledPositive
-from rl_training.algorithms.continuous import custom_encoder, custom_encoders
+from rl_training.algorithms.encoders import custom_encoder, custom_encoders
 from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
 from rl_training.algorithms.sac import SOFT_N_STEP, EntropyConfig, GaussianPolicy, SoftActorCritic
 from rl_training.algorithms.update import Known, StageLoss

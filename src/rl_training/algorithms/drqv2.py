@@ -8,7 +8,8 @@ from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.config import Count, Number, Positive, PositiveNumber, ScheduledPositive
-from rl_training.algorithms.continuous import NoisyPolicy, custom_encoder, noisy_action
+from rl_training.algorithms.continuous import NoisyPolicy, noisy_action
+from rl_training.algorithms.encoders import custom_encoder
 from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
 from rl_training.algorithms.sac import twin_critic_loss
 from rl_training.algorithms.strict_model import MAY_CHANGE

@@ -10,21 +10,23 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.config import Fraction, OffPolicyConfig, Positive, PositiveNumber, ScheduledPositive
+from rl_training.algorithms.config import (
+    Fraction,
+    ImageConfig,
+    Init,
+    OffPolicyConfig,
+    Positive,
+    PositiveNumber,
+    ScheduledPositive,
+)
 from rl_training.algorithms.optimizer import FlatOptimizer, make_optimizer, place_parameters
-from rl_training.algorithms.strict_model import StrictModel, searched
+from rl_training.algorithms.strict_model import searched
 from rl_training.algorithms.update import Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import Replay
 from rl_training.data.transition_replay import make_transition_replay
 from rl_training.models.interfaces import SeparateActorCritic
 from rl_training.schedules import Schedule
 from rl_training.types import TransitionBatch
-
-
-class VectorConfig(StrictModel):
-    """Settings of those that learn from vectors."""
-
-    normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
 
 
 class OffPolicyActorCriticConfig(OffPolicyConfig):
@@ -43,6 +45,18 @@ class OffPolicyActorCriticConfig(OffPolicyConfig):
     )
     target_update_interval: Positive = Field(1, description="updates between target updates")
     actor_update_interval: Positive = Field(1, description="critic updates per actor update")
+    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
+
+
+class AnyObservationConfig(ImageConfig, OffPolicyActorCriticConfig):
+    """Settings of those that learn from vectors, images or both."""
+
+    buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
+    normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
+    cnn_features: Positive = Field(512, description="width of the layer after the convolutions")
+    init: Init = Field(
+        "default", description="initial weights: PyTorch's default on vectors and orthogonal on images, or orthogonal on both"
+    )
 
 
 ActorCriticConfigT = TypeVar("ActorCriticConfigT", bound=OffPolicyActorCriticConfig)
@@ -145,12 +159,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm[ActorCriticConfigT, TransitionBatc
             num_envs=num_envs,
             n_step=config.n_step,
             gamma=config.gamma,
-            frame_stack=self.frame_stack(),
+            frame_stack=config.frame_stack,
             clip_reward=config.clip_reward,
             rng=self.streams["replay"],
             device=self.target_network.vector.device,
         )
-
-    def frame_stack(self) -> int:
-        """The number of frames in an image observation."""
-        return 1

@@ -62,6 +62,3 @@ class PixelAlgorithm(ContinuousAlgorithm[PixelConfigT]):
             obs=prepare(shift_images(batch.obs, spec, pad, rng, self.obs_views)),
             next_obs=prepare(shift_images(batch.next_obs, spec, pad, rng, self.next_obs_views)),
         )
-
-    def frame_stack(self) -> int:
-        return self.config.frame_stack

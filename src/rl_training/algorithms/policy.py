@@ -46,6 +46,8 @@ class Policy(ABC):
     """A network that acts."""
 
     takes_reward: bool = False  # whether ``note_reward`` does anything
+    #: of the first environment that it acts in, among how many; None: it acts in all of them
+    place: tuple[int, int] | None = None
 
     def __init__(self, network: nn.Module, spec: SpaceSpec) -> None:
         self.network = network
@@ -62,7 +64,8 @@ class Policy(ABC):
         action_mask: NDArray[np.bool_] | None = None,
     ) -> PolicyOutput:
         """Actions for one observation per environment. With ``rng`` the policy explores; without, it is deterministic."""
-        return self.choose(ActInput(obs, carry, rng, env_steps, action_mask))
+        with np.errstate(over="ignore", invalid="ignore"):  # whoever acts notices what is not finite, and explains it
+            return self.choose(ActInput(obs, carry, rng, env_steps, action_mask))
 
     @abstractmethod
     def choose(self, given: ActInput) -> PolicyOutput:

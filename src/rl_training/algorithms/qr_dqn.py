@@ -35,7 +35,7 @@ class QRDQNConfig(ValueConfig):
 def quantile_huber_loss(quantiles: Tensor, targets: Tensor, taus: Tensor, kappa: float = 1.0) -> Tensor:
     """The loss of quantiles (batch, i) at levels taus (i,) or (batch, i) against target samples (batch, j): (batch,).
 
-    |tau_i - 1{u < 0}| * Huber(u), u = target_j - quantile_i, averaged over targets j and summed over quantiles i
+    ``|tau_i - 1{u < 0}| * Huber(u)``, u = target_j - quantile_i, averaged over targets j and summed over quantiles i
     (equation 10, except that the Huber loss is not divided by kappa).
     """
     assert quantiles.shape[0] == targets.shape[0]

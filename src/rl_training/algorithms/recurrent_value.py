@@ -11,11 +11,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.config import ImageConfig, Number, Positive, PositiveNumber
+from rl_training.algorithms.config import ImageConfig, Number, Positive
 from rl_training.algorithms.epsilon_greedy import EpsilonPolicy, greedy_actions
-from rl_training.algorithms.policy import ActInput, ExportModule, Observations
+from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.update import Known, StageLoss
-from rl_training.algorithms.value import QLearning, QLearningConfig
+from rl_training.algorithms.value import QLearning, QLearningConfig, TDErrorConfig
 from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer
 from rl_training.data.replay import Replay
 from rl_training.errors import ConfigError
@@ -27,7 +27,7 @@ from rl_training.schedules import Schedule
 from rl_training.types import Array, Carry, PolicyOutput, SequenceBatch, SpaceSpec
 
 
-class RecurrentValueConfig(ImageConfig, QLearningConfig):
+class RecurrentValueConfig(TDErrorConfig, ImageConfig, QLearningConfig):
     """Settings of the value-based algorithms with an LSTM."""
 
     buffer_size: Positive = Field(100_000, description="steps kept for replay")
@@ -44,7 +44,6 @@ class RecurrentValueConfig(ImageConfig, QLearningConfig):
         description="mean: over all steps of a batch; sum: over the steps of each sequence, then the mean over sequences, "
         "which makes gradients up to sequence_length times as large",
     )
-    huber_delta: PositiveNumber = Field(1.0, description="threshold of the Huber loss: TD errors beyond it count linearly")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
 
 
@@ -74,7 +73,8 @@ class RecurrentQPolicy(EpsilonPolicy):
         epsilon = super().epsilons(env_steps, envs)
         if not self._spread:
             return epsilon
-        exponents: Array = 1.0 + self._spread * np.arange(envs) / max(1, envs - 1)
+        first, total = self.place or (0, envs)
+        exponents: Array = 1.0 + self._spread * (first + np.arange(envs)) / max(1, total - 1)
         return epsilon**exponents
 
     def choose(self, given: ActInput) -> PolicyOutput:
@@ -284,6 +284,11 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
             beta=self.importance_exponent(),
             clip_reward=config.clip_reward,
         )
+
+    @classmethod
+    def make_recorder(cls, config: RecurrentConfigT, policy: Policy, num_envs: int) -> RecurrentRecorder:
+        assert isinstance(policy, RecurrentQPolicy)
+        return RecurrentRecorder(policy.network.core.initial_state(num_envs))
 
     def make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:
         """The buffer; ``options`` are the arguments that DRQN and R2D2 have in common."""

@@ -31,15 +31,22 @@ class ReturnScale:
         """Sampled rewards, each summed over up to ``n_step`` steps, by the statistics so far."""
         return (reward / float(self._moments.std)).clamp_(-CLIP * n_step, CLIP * n_step)
 
-    def observe(self, reward: Array, ended: Array, present: Array | None = None) -> None:
-        """Updates the statistics with rewards (time, env). Where ``present`` is false there was no step."""
-        running = self._returns if len(self._returns) else np.zeros(reward.shape[1])
+    def observe(
+        self, reward: Array, ended: Array, present: Array | None = None, first: int = 0, num_envs: int | None = None
+    ) -> None:
+        """Updates the statistics with rewards (time, env). Where ``present`` is false there was no step. The environments are
+        ``first`` of ``num_envs`` and those after it; by default all."""
+        envs = reward.shape[1]
+        if not len(self._returns):
+            self._returns = np.zeros(num_envs or envs)
+        own = slice(first, first + envs)
+        running = self._returns[own]
         returns = np.empty(reward.shape)
         for t in range(len(reward)):
             running = running * self._gamma + reward[t]
             returns[t] = running
             running = running * ~ended[t]
-        self._returns = running
+        self._returns[own] = running
         self._moments.update(returns.reshape(-1) if present is None else returns[present])
 
     def state_dict(self) -> State:

@@ -11,14 +11,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.config import ImageConfig, Init, Number, Positive, PositiveNumber
-from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousPolicy, custom_encoders
-from rl_training.algorithms.off_policy import OffPolicyActorCritic, OffPolicyActorCriticConfig, VectorConfig
+from rl_training.algorithms.config import Number, Positive, PositiveNumber
+from rl_training.algorithms.continuous import ContinuousAlgorithm, ContinuousPolicy, make_actor_critic
+from rl_training.algorithms.off_policy import AnyObservationConfig, OffPolicyActorCritic, OffPolicyActorCriticConfig
 from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.update import Known, Stage, StageLoss
-from rl_training.models.cnn import CNNDrQModel
-from rl_training.models.continuous import GaussianActorCritic, MLPActorCritic, squashed_sample
-from rl_training.models.observation import require_vectors
+from rl_training.models.continuous import GaussianActorCritic, squashed_sample
 from rl_training.types import Array, SpaceSpec, State, TransitionBatch
 
 __all__ = ["SAC", "SACConfig", "sac_actor_loss", "sac_target", "temperature_loss", "twin_critic_loss"]
@@ -44,15 +42,10 @@ class EntropyConfig(OffPolicyActorCriticConfig):
 EntropyConfigT = TypeVar("EntropyConfigT", bound=EntropyConfig)
 
 
-class SACConfig(VectorConfig, ImageConfig, EntropyConfig):
+class SACConfig(AnyObservationConfig, EntropyConfig):
     """Settings of SAC."""
 
-    buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
-    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
-    cnn_features: Positive = Field(512, description="width of the layer after the convolutions")
-    init: Init = Field(
-        "default", description="initial weights: PyTorch's default on vectors and orthogonal on images, or orthogonal on both"
-    )
+    n_step: Positive = Field(1, description=SOFT_N_STEP)
 
 
 def sac_target(
@@ -201,33 +194,4 @@ class SAC(SoftActorCritic[SACConfig]):
 
     @classmethod
     def make_policy(cls, config: SACConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianPolicy:
-        return GaussianPolicy(_make_network(config, spec, generator), spec, config)
-
-    def frame_stack(self) -> int:
-        return self.config.frame_stack
-
-
-def _make_network(config: SACConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianActorCritic:
-    observation, actions, style = spec.observation, len(spec.action.low), config.style()
-    if config.normalize_observations:
-        require_vectors(observation)
-    if observation.images and config.network is None:
-        return CNNDrQModel(
-            observation,
-            actions,
-            config.hidden_sizes,
-            generator,
-            cnn=config.cnn,
-            cnn_layers=config.cnn_layers,
-            cnn_features=config.cnn_features,
-            style=style,
-        )
-    return MLPActorCritic(
-        observation.shape[0],
-        actions,
-        config.hidden_sizes,
-        generator,
-        style=style,
-        encoders=custom_encoders(config, spec, generator),
-        standardise=config.normalize_observations,
-    )
+        return GaussianPolicy(make_actor_critic(GaussianActorCritic, config, spec, generator), spec, config)

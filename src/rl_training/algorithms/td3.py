@@ -11,23 +11,21 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.config import Number, Positive, PositiveNumber
-from rl_training.algorithms.continuous import ContinuousAlgorithm, NoisyPolicy, custom_encoders, noisy_action
-from rl_training.algorithms.off_policy import OffPolicyActorCriticConfig, VectorConfig
+from rl_training.algorithms.continuous import ContinuousAlgorithm, NoisyPolicy, make_actor_critic, noisy_action
+from rl_training.algorithms.off_policy import AnyObservationConfig
 from rl_training.algorithms.sac import twin_critic_loss
 from rl_training.algorithms.strict_model import MAY_CHANGE, searched
 from rl_training.algorithms.update import Draw, Known, StageLoss, TargetNetwork
-from rl_training.models.continuous import ContinuousActorCritic, make_actor, make_critics
-from rl_training.models.normalization import ObservationNormalizer
+from rl_training.models.continuous import ContinuousActorCritic
 from rl_training.schedules import LinearSchedule
 from rl_training.types import SpaceSpec, TransitionBatch
 
 __all__ = ["TD3", "TD3Config", "td3_target"]
 
 
-class DeterministicConfig(VectorConfig, OffPolicyActorCriticConfig):
+class DeterministicConfig(AnyObservationConfig):
     """Settings of TD3 and DDPG."""
 
-    buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
     n_critics: Positive = Field(2, description="critics; a target uses the smallest of their values")
     exploration_noise: Number = Field(
         0.1,
@@ -58,18 +56,12 @@ def td3_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
 class DeterministicActorCritic(ContinuousAlgorithm[DeterministicConfigT]):
     """The losses of TD3 and DDPG, which differ only in their settings. The actor has a target network too."""
 
-    observations = ("vector",)
+    observations = ("vector", "image", "mixed")
     policy: NoisyPolicy
 
     @classmethod
     def make_policy(cls, config: DeterministicConfigT, spec: SpaceSpec, generator: torch.Generator) -> NoisyPolicy:
-        inputs, actions = spec.observation.shape[0], len(spec.action.low)
-        encoders, style = custom_encoders(config, spec, generator), config.style()
-        actor = make_actor(inputs, config.hidden_sizes, actions, generator, style, encoders)
-        critics = make_critics(inputs, actions, config.hidden_sizes, generator, style, encoders, count=config.n_critics)
-        network = ContinuousActorCritic(actor, critics, actions)
-        if config.normalize_observations:
-            network.normalizer = ObservationNormalizer(inputs)
+        network = make_actor_critic(ContinuousActorCritic, config, spec, generator, critics=config.n_critics)
         noise = LinearSchedule(config.exploration_noise, config.exploration_noise, 0)
         return NoisyPolicy(network, spec, config, noise)
 
@@ -105,7 +97,7 @@ class DeterministicActorCritic(ContinuousAlgorithm[DeterministicConfigT]):
 
 
 class TD3(DeterministicActorCritic[TD3Config]):
-    """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018) on vectors."""
+    """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018)."""
 
     name = "td3"
     summary = "a deterministic actor, updated less often than its twin critics, with smoothed targets"

@@ -7,22 +7,19 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from rl_training.algorithms.config import Count, Positive
-from rl_training.algorithms.continuous import custom_encoders
-from rl_training.algorithms.off_policy import VectorConfig
+from rl_training.algorithms.continuous import make_actor_critic
 from rl_training.algorithms.qr_dqn import quantile_huber_loss, quantile_levels
-from rl_training.algorithms.sac import EntropyConfig, GaussianPolicy, SoftActorCritic
+from rl_training.algorithms.sac import GaussianPolicy, SACConfig, SoftActorCritic
 from rl_training.algorithms.update import Known, StageLoss
-from rl_training.models.continuous import GaussianActorCritic, make_actor, make_critics
-from rl_training.models.normalization import ObservationNormalizer
+from rl_training.models.continuous import GaussianActorCritic
 from rl_training.types import SpaceSpec, TransitionBatch
 
 __all__ = ["TQC", "TQCConfig", "tqc_actor_loss", "tqc_critic_loss", "tqc_target"]
 
 
-class TQCConfig(VectorConfig, EntropyConfig):
+class TQCConfig(SACConfig):
     """Settings of TQC. The paper has five critics."""
 
-    buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
     n_critics: Positive = Field(2, description="critics (N)")
     num_quantiles: Positive = Field(25, description="quantiles per critic (M)")
     dropped_quantiles: Count = Field(2, description="largest quantiles per critic left out of a target (d)")
@@ -72,23 +69,16 @@ def tqc_actor_loss(log_prob: Tensor, quantiles: Tensor, alpha: Tensor) -> StageL
 
 
 class TQC(SoftActorCritic[TQCConfig]):
-    """Truncated quantile critics (Kuznetsov et al. 2020) on vectors."""
+    """Truncated quantile critics (Kuznetsov et al. 2020)."""
 
     name = "tqc"
     summary = "SAC with several quantile critics, whose largest quantiles are left out of the targets"
-    observations = ("vector",)
+    observations = ("vector", "image", "mixed")
 
     @classmethod
     def make_policy(cls, config: TQCConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianPolicy:
-        inputs, actions, hidden = spec.observation.shape[0], len(spec.action.low), config.hidden_sizes
-        encoders, style = custom_encoders(config, spec, generator), config.style()
-        actor = make_actor(inputs, hidden, 2 * actions, generator, style, encoders)
-        critics = make_critics(
-            inputs, actions, hidden, generator, style, encoders, count=config.n_critics, outputs=config.num_quantiles
-        )
-        network = GaussianActorCritic(actor, critics, actions)
-        if config.normalize_observations:
-            network.normalizer = ObservationNormalizer(inputs)
+        critics, quantiles = config.n_critics, config.num_quantiles
+        network = make_actor_critic(GaussianActorCritic, config, spec, generator, critics=critics, critic_outputs=quantiles)
         return GaussianPolicy(network, spec, config)
 
     def loss_terms(self) -> int:

@@ -11,10 +11,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.config import Count, Fraction, ImageConfig, Positive
+from rl_training.algorithms.config import Count, Fraction, ImageConfig, Positive, PositiveNumber
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyConfig, EpsilonGreedyPolicy, EpsilonPolicy
 from rl_training.algorithms.optimizer import make_optimizer
-from rl_training.algorithms.strict_model import MAY_CHANGE, searched
+from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel, searched
 from rl_training.algorithms.update import NOTHING, Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import BatchT, Replay
 from rl_training.data.transition_replay import make_transition_replay
@@ -35,6 +35,16 @@ class QLearningConfig(EpsilonGreedyConfig):
         500, description="updates between target updates", json_schema_extra=searched(log=[10, 5000])
     )
     normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
+
+
+class TDErrorConfig(StrictModel):
+    """Settings of the algorithms whose loss is a function of one TD error; quantiles and atoms have losses of their own."""
+
+    huber_delta: PositiveNumber = Field(
+        1.0,
+        description="threshold of the Huber loss: TD errors beyond it count linearly, smaller ones as their square; the "
+        "largest return or more: always as their square",
+    )
 
 
 class ValueConfig(ImageConfig, QLearningConfig):

@@ -14,37 +14,29 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from typing_extensions import Self
 
 from rl_training.algorithms.policy import Policy
-from rl_training.algorithms.strict_model import old_names
-from rl_training.api.environments import EnvLike, describe_env, evaluate_apart, factory_of, require_spaces
-from rl_training.api.signatures import IMPLIED
+from rl_training.api.acting import ActingAgent
+from rl_training.api.environments import EnvLike, describe_env, factory_of, require_spaces
+from rl_training.api.signatures import sorted_settings
 from rl_training.envs.factory import EnvFactory
-from rl_training.envs.limit import EpisodeLimit
-from rl_training.errors import ConfigError, DivergenceError, did_you_mean
+from rl_training.errors import ConfigError, DivergenceError
 from rl_training.experiment.changes import with_settings
 from rl_training.experiment.checkpoint import read_manifest
-from rl_training.experiment.config import TrainConfig, load_config_data, rename_old, resolve_config
+from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
 from rl_training.experiment.finding import run_of
 from rl_training.experiment.layout import TRAINING_PARTS
 from rl_training.experiment.registry import AlgorithmClass, get_algorithm
 from rl_training.experiment.run import Run
 from rl_training.experiment.trust import Trust
 from rl_training.models.custom import NetworkFunction
-from rl_training.rng import RandomStreams
-from rl_training.runtime.cadence import cpu_threads
-from rl_training.runtime.evaluation import EvaluationResult
-from rl_training.runtime.export import export_policy
 from rl_training.runtime.hooks import require_hooks
-from rl_training.runtime.inference import load_policy, predict, save_policy
+from rl_training.runtime.inference import load_policy
 from rl_training.runtime.initial import start_from, use_weights
 from rl_training.runtime.progress import Progress, choose_progress
 from rl_training.runtime.sessions import resume_training
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.runtime.video import Film, film_episode
-from rl_training.types import Array, Carry
 
 
 def warn_caller(message: str) -> None:
@@ -52,7 +44,7 @@ def warn_caller(message: str) -> None:
     warnings.warn(message, stacklevel=3)
 
 
-class ManagedAlgorithm:
+class ManagedAlgorithm(ActingAgent):
     """The interface of all managed classes. Keyword arguments are the settings of ``TrainConfig`` and of the algorithm.
 
     With ``output_dir`` the agent keeps a run directory (log, checkpoints) that ``resume`` can continue; without it, it writes
@@ -67,40 +59,16 @@ class ManagedAlgorithm:
         self, env: EnvLike, *, init_from: str | Path | None = None, overwrite: bool = False, **settings: Any
     ) -> None:
         values, factory = describe_env(env)
-        self._set_up(resolve_config({"algo": self.algo_name, **values, **self._sort(settings)}), factory)
+        given = sorted_settings(self.algorithm_class, settings)
+        self._set_up(resolve_config({"algo": self.algo_name, **values, **given}), factory)
         self._evaluates, self._overwrite, self._init_from = "eval" in settings, overwrite, init_from
 
     def _set_up(self, config: TrainConfig, factory: EnvFactory | None) -> None:
-        self.config = config
+        super().__init__(config, factory)
         self.result: TrainResult | None = None
-        self._factory = factory
-        self._trainer: Trainer | None = None
-        self._policy: Policy | None = None
         self._checkpoint: Path | None = None
-        self._closed = False
         self._evaluates = False  # at the end of ``learn``
         self._init_from, self._overwrite = None, False
-        self._divergence: str | None = None  # why the policy cannot be used
-        self._trust: Trust | None = None  # of a loaded agent, whose config is not the user's own
-        self._predict_rng = RandomStreams(config.seed)["predict"]
-
-    @classmethod
-    def _sort(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Sorts settings into a config, under their current names: the run's at the top level, the algorithm's under
-        ``algo_kwargs``."""
-        config_class = cls.algorithm_class.config_class
-        common = set(TrainConfig.model_fields) - IMPLIED
-        own = set(config_class.model_fields)
-        on_top = common | {old for old, new in old_names(TrainConfig).items() if new in common and old not in own}
-        below = own | (set(old_names(config_class)) - common)
-        for name in settings:
-            if name not in on_top | below:
-                raise ConfigError(f"{cls.__name__} has no setting '{name}'{did_you_mean(name, common | own)}")
-        top = {name: value for name, value in settings.items() if name in on_top}
-        algo_kwargs = {name: value for name, value in settings.items() if name in below}
-        values = rename_old({"algo": cls.algo_name, **top, "algo_kwargs": algo_kwargs})
-        del values["algo"]
-        return values
 
     @classmethod
     def from_config(
@@ -116,14 +84,14 @@ class ManagedAlgorithm:
         data = load_config_data(name_or_path)
         if "algo" not in data or get_algorithm(str(data["algo"])) is not cls.algorithm_class:
             raise ConfigError(f"the config {name_or_path} is for '{data.get('algo')}', not for {cls.algo_name}")
-        sorted_settings = cls._sort(settings)
-        algo_kwargs = {**(data.get("algo_kwargs") or {}), **sorted_settings.pop("algo_kwargs")}
+        given = sorted_settings(cls.algorithm_class, settings)
+        algo_kwargs = {**(data.get("algo_kwargs") or {}), **given.pop("algo_kwargs")}
         factory = None
         if env is not None:
             values, factory = describe_env(env)
             data.update(values)
         agent = cls.__new__(cls)
-        agent._set_up(resolve_config({**data, **sorted_settings, "algo_kwargs": algo_kwargs}), factory)
+        agent._set_up(resolve_config({**data, **given, "algo_kwargs": algo_kwargs}), factory)
         agent._evaluates = "eval" in data or "eval" in settings
         agent._init_from, agent._overwrite = init_from, overwrite
         return agent
@@ -187,95 +155,6 @@ class ManagedAlgorithm:
                 raise
             return self.config
 
-    def evaluate(
-        self,
-        episodes: int = 20,
-        *,
-        seed: int | None = None,
-        deterministic: bool = True,
-        max_episode_steps: int | None = None,
-        render: bool = False,
-        progress: bool = False,
-    ) -> EvaluationResult:
-        """Whole episodes of the policy, on environments and seeds that training never sees; each ``seed`` has its own.
-
-        An episode is stopped after ``max_episode_steps`` (default: the setting ``eval.max_episode_steps``). If not
-        ``deterministic``, the policy explores as it does in training. With ``render`` the episodes are shown on the screen.
-        """
-        shown = choose_progress() if progress else Progress()
-        own_pool = self._trainer is None and self._policy is not None  # a loaded agent needs only its policy and config
-        if own_pool or render or seed is not None or not deterministic:
-            config = self.config if seed is None else self.config.with_values(seed=seed)
-            rng = None if deterministic else RandomStreams(config.seed)["predict"]
-            self._require_trusted_env()
-            result = evaluate_apart(
-                self.policy,
-                config,
-                self._factory,
-                episodes,
-                limit=EpisodeLimit(max_episode_steps or config.eval.max_episode_steps, config.env_id),
-                rng=rng,
-                render=render,
-                env_steps=self._env_steps(),
-                shown=shown,
-            )
-        else:
-            result = self._get_trainer().evaluate(episodes, max_episode_steps=max_episode_steps)
-        assert result is not None
-        return result
-
-    def _require_trusted_env(self) -> None:
-        """Before an environment is made: its module may be one that only the checkpoint names."""
-        if self._trust is None:
-            return
-        if self._factory is None and not self.config.env_from_python:
-            self._trust.require_env(self.config.env_id)
-        self._trust.require_wrappers(self.config.wrappers)
-
-    def film(self, path: str | Path, *, seed: int | None = None) -> Film:
-        """Writes a video (.gif or .mp4) of an evaluation's first episode; each ``seed`` has its own."""
-        self._require_trusted_env()
-        config = self.config if seed is None else self.config.with_values(seed=seed)
-        with cpu_threads(self.config.threads):
-            return film_episode(self.policy, config, self._factory, Path(path))
-
-    def _env_steps(self) -> int:
-        return self._trainer.env_steps if self._trainer is not None else self.config.total_timesteps
-
-    def predict(
-        self,
-        obs: Any,
-        state: Carry | None = None,
-        episode_start: Any = None,
-        deterministic: bool = True,
-        action_mask: Any = None,
-        reward: Any = None,
-    ) -> tuple[Array, Carry]:
-        """The action for one observation, or one per row of a batch, and the state to pass to the next call.
-
-        ``reward`` is the previous reward, for policies that take it as an input.
-        """
-        rng: np.random.Generator | None = None if deterministic else self._predict_rng
-        return predict(
-            self.policy,
-            obs,
-            state,
-            episode_start,
-            reward=reward,
-            action_mask=action_mask,
-            rng=rng,
-            env_steps=self._env_steps(),
-        )
-
-    def save(self, path: str | Path, *, full: bool = False) -> None:
-        """Writes a checkpoint: the policy, or with ``full`` everything needed to continue exactly, replay included."""
-        if not full:
-            save_policy(self.policy, self.config, Path(path))
-        elif self._closed:
-            raise ConfigError("the agent is closed, so only its policy can be saved; use full=False")
-        else:
-            self._get_trainer().checkpoints.save_to(Path(path))
-
     @classmethod
     def load(
         cls,
@@ -304,7 +183,7 @@ class ManagedAlgorithm:
         right = get_algorithm(config.algo)
         if right is not cls.algorithm_class:
             raise ConfigError(f"{advice} with {right.public_name}.{method}")
-        return with_settings(config, cls._sort(settings))
+        return with_settings(config, sorted_settings(cls.algorithm_class, settings))
 
     @classmethod
     def _of_policy(
@@ -346,21 +225,6 @@ class ManagedAlgorithm:
         agent._trainer, agent._evaluates = trainer, True
         return agent
 
-    def export(self, path: str | Path, file_format: str | None = None) -> Path:
-        """Writes the policy as ONNX or safetensors (by the file's ending), and checks it against this one."""
-        export_policy(self.policy, self.config, Path(path), file_format)
-        return Path(path)
-
-    @property
-    def policy(self) -> Policy:
-        if self._divergence is not None:
-            raise DivergenceError(self._divergence)
-        if self._trainer is not None:
-            return self._trainer.policy
-        if self._policy is None:
-            self._policy = self._get_trainer().policy
-        return self._policy
-
     def _get_trainer(self) -> Trainer:
         if self._trainer is None:
             self._require_trusted_env()
@@ -379,7 +243,7 @@ class ManagedAlgorithm:
         if self._checkpoint is not None and set(TRAINING_PARTS) <= set(read_manifest(self._checkpoint)["parts"]):
             trainer.checkpoints.restore(self._checkpoint)
         elif self._policy is not None:
-            require_spaces(self._policy, trainer.pool.spec)
+            require_spaces(self._policy, trainer.policy.spec)
             use_weights(trainer, self._policy.state_dict())
         elif self._init_from is not None:
             start_from(trainer, Path(self._init_from), warn_caller)

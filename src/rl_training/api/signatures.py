@@ -1,4 +1,5 @@
-"""The signatures of the managed classes, made from the models of their settings, so that nobody writes them twice.
+"""The signatures of the managed classes, made from the models of their settings, so that nobody writes them twice, and the
+sorting of keyword arguments into a config.
 
 ``inspect.signature``, ``help()`` and interactive completion read what ``with_signature`` makes; type checkers and editors
 read ``rl_training/__init__.pyi``, which ``make stubs`` writes from ``parameters_of``.
@@ -7,11 +8,13 @@ read ``rl_training/__init__.pyi``, which ``make stubs`` writes from ``parameters
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import AlgorithmClass
+from rl_training.algorithms.strict_model import old_names
+from rl_training.errors import ConfigError, did_you_mean
+from rl_training.experiment.config import TrainConfig, rename_old
+from rl_training.experiment.registry import AlgorithmClass, name_of
 from rl_training.experiment.settings import Setting, groups_of, settings_of
 
 #: Settings of ``TrainConfig`` that are not arguments: the class and ``env`` say what they are.
@@ -60,3 +63,21 @@ def with_signature(init: Callable[..., None], algorithm: AlgorithmClass) -> Call
     constructor.__signature__ = inspect.Signature(given, return_annotation=None)  # type: ignore[attr-defined]
     constructor.__doc__ = "\n".join([f"env: {_ENV}", *(one.python_line() for one in parameters)])
     return constructor
+
+
+def sorted_settings(algorithm: AlgorithmClass, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments as values of a config, under their current names: the run's settings at the top level, the
+    algorithm's under ``algo_kwargs``."""
+    config_class = algorithm.config_class
+    common = set(TrainConfig.model_fields) - IMPLIED
+    own = set(config_class.model_fields)
+    on_top = common | {old for old, new in old_names(TrainConfig).items() if new in common and old not in own}
+    below = own | (set(old_names(config_class)) - common)
+    for name in settings:
+        if name not in on_top | below:
+            raise ConfigError(f"{algorithm.public_name} has no setting '{name}'{did_you_mean(name, common | own)}")
+    top = {name: value for name, value in settings.items() if name in on_top}
+    algo_kwargs = {name: value for name, value in settings.items() if name in below}
+    values = rename_old({"algo": name_of(algorithm), **top, "algo_kwargs": algo_kwargs})
+    del values["algo"]
+    return values

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 
 from rl_training.bench.document import write_section
 from rl_training.bench.jobs import Job
@@ -24,8 +27,11 @@ from rl_training.bench.report import (
 from rl_training.bench.runner import Runner
 from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError, did_you_mean
+from rl_training.errors import shown as shown_value
 from rl_training.experiment.aggregate import kept_in, require_rliable
+from rl_training.experiment.collectors import is_address
 from rl_training.experiment.config import load_config_data, resolve_config
+from rl_training.runtime.ray_cluster import LOCAL, connected, require_ray
 
 #: Defaults in the repository's root. Elsewhere, configs must be named, and all output goes to the runs directory.
 REFERENCES, PEERS = Path("benchmarks/learning.yaml"), Path("benchmarks/peers.yaml")
@@ -40,7 +46,7 @@ class Plan:
 
     configs: Sequence[str]
     seeds: int | None
-    jobs: int
+    jobs: int | None  # at a time; None: as many as the Ray cluster has CPUs for
     runs: Path
     references: Mapping[str, Reference]
     peers: Mapping[str, Peer]
@@ -48,14 +54,16 @@ class Plan:
     page: Path
     with_peers: bool = False
     race: bool = False
+    ray: str | None = None  # the address of a Ray cluster; "local" starts an instance
 
     def planned_jobs(self) -> list[Job]:
         """The jobs seed by seed, alternating ours and the peer's, so that runs to be compared run close together in time."""
         planned = []
-        for seed in range(max(map(self._seeds, self.configs), default=0)):
+        for k in range(max(map(self._seeds, self.configs), default=0)):
             for config in self.configs:
-                if seed >= self._seeds(config):
+                if k >= self._seeds(config):
                     continue
+                seed = k + (self.references[config].first_seed if config in self.references else 0)
                 peer = self.peers.get(config)
                 goal = None if peer is None or not self.race else peer.solved
                 if not self.race or goal is not None:
@@ -82,6 +90,7 @@ def make_plan(
     page: Path | None,
     with_peers: bool,
     race: bool,
+    ray: str | None = None,
 ) -> Plan:
     """Fills in the defaults and rejects what cannot work, before anything is trained."""
     at_home = references is None and REFERENCES.exists()
@@ -96,6 +105,8 @@ def make_plan(
         if peers is None:
             raise ConfigError(f"the file with the peers' settings, {PEERS}, does not exist; give one with --peers-file")
     require_rliable()
+    if ray is not None:
+        _require_usable_ray(ray, race=race)
     known = [config for config, peer in peer_entries.items() if peer.solved is not None] if race else list(entries)
     chosen = list(configs) or known
     if not chosen:
@@ -110,7 +121,7 @@ def make_plan(
     return Plan(
         configs=chosen,
         seeds=seeds,
-        jobs=jobs or (1 if race else 2),
+        jobs=jobs or (1 if race else None if ray is not None else 2),
         runs=runs,
         references=entries,
         peers=peer_entries,
@@ -118,7 +129,18 @@ def make_plan(
         page=page or (home / "benchmarks.md" if home else PAGE),
         with_peers=with_peers,
         race=race,
+        ray=ray,
     )
+
+
+def _require_usable_ray(address: str, *, race: bool) -> None:
+    require_ray()
+    if race:
+        raise ConfigError("--time-to-solve compares times on one machine, so it cannot be combined with --ray")
+    if address != LOCAL and not is_address(address):
+        raise ConfigError(
+            f"--ray takes auto or the host:port of a Ray cluster, not {shown_value(address)}; name the configs before --ray"
+        )
 
 
 def run_bench(plan: Plan, *, report_only: bool) -> int:
@@ -132,11 +154,41 @@ def run_bench(plan: Plan, *, report_only: bool) -> int:
         jobs = plan.planned_jobs()
         for job in jobs:
             job.is_finished()  # rejects runs made with other settings, before anything starts
-        failures = Runner(jobs, plan.jobs, sys.stderr).run(lambda job: _record(plan, job))
+        with _runner(plan, jobs) as runner:
+            failures = runner.run(lambda job: _record(plan, job))
     sys.stdout.write(write_report(plan) + "\n")
     for failure in failures:
         sys.stderr.write(f"failed: {failure}\n")
     return 1 if failures else 0
+
+
+@contextlib.contextmanager
+def _runner(plan: Plan, jobs: Sequence[Job]) -> Iterator[Runner]:
+    """Runs the jobs on this machine, or on a Ray cluster."""
+    if plan.ray is None:
+        assert plan.jobs is not None
+        yield Runner(jobs, plan.jobs, sys.stderr)
+        return
+    from rl_training.bench.on_ray import RayRunner
+
+    where = "starting Ray on this machine" if plan.ray == LOCAL else f"connecting to Ray at {plan.ray}"
+    sys.stderr.write(f"{where}; whoever has its token can run code on its nodes: docs/security.md\n")
+    with connected(None if plan.ray == LOCAL else plan.ray) as ray, _stopped_by_sigterm():
+        yield RayRunner(ray, jobs, plan.jobs, sys.stderr)
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Without Ray, the runs notice that the bench has ended and save. Ray would kill them, so they must be asked to stop."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _record(plan: Plan, job: Job) -> str:

@@ -10,20 +10,33 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from rl_training.bench.machine import machine, today, versions
+from rl_training.bench.machine import commit, machine, today, versions
 from rl_training.bench.references import Peer, Reference
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
-from rl_training.experiment.layout import CONFIG_FILE, EVALUATION_FILE
+from rl_training.experiment.files import replace_text
+from rl_training.experiment.layout import CONFIG_FILE, EVALUATION_FILE, METADATA_FILE
 from rl_training.experiment.metrics import METRICS_FILE, read_metrics
 from rl_training.experiment.run import is_run
 
-JOB_FILE, RACE_FILE, MACHINE_FILE = "job.json", "race.json", "machine.json"
+JOB_FILE, RACE_FILE, MACHINE_FILE, COMMIT_FILE = "job.json", "race.json", "machine.json", "commit.json"
+#: What remains of a finished job for the tables and curves; the results are last.
+RESULT_FILES = (
+    CONFIG_FILE,
+    METADATA_FILE,
+    JOB_FILE,
+    MACHINE_FILE,
+    COMMIT_FILE,
+    METRICS_FILE,
+    EVALUATION_FILE,
+    RACE_FILE,
+)
 #: The parts of our config that also apply to a peer: the task and the evaluation protocol, not our hyperparameters.
 RACE_TASK_KEYS = ("env_id", "env_kwargs", "wrappers")
 TASK_KEYS = (*RACE_TASK_KEYS, "total_timesteps", "eval")
@@ -44,6 +57,7 @@ class Job:
     peer: Peer | None = None
     race: float | None = None  # the return that ends the race
     reference: Reference | None = None  # may name another config, with overrides
+    content: dict[str, Any] | None = None  # of the config, where its file may not exist: on another machine
 
     @property
     def path(self) -> Path:
@@ -61,6 +75,8 @@ class Job:
 
     @property
     def data(self) -> dict[str, Any]:
+        if self.content is not None:
+            return self.content
         return load_config_data(self.config) if self.reference is None else self.reference.data(self.config)
 
     def load_config(self) -> TrainConfig:
@@ -78,6 +94,11 @@ class Job:
     @property
     def total_steps(self) -> int:
         return self.peer.steps if self.peer is not None and self.race is not None else self.load_config().total_timesteps
+
+    @property
+    def threads(self) -> int:
+        """The CPU threads that it uses."""
+        return self.load_config().threads if self.peer is None else 1
 
     def logged_steps(self) -> int:
         """The number of steps that the log shows so far."""
@@ -152,6 +173,7 @@ class Job:
             "date": date.fromtimestamp(self.result_file.stat().st_mtime).isoformat(),
             "versions": self._versions(),
             "machine": self._machine(),
+            "commit": self._commit(),
             **{key: result[key] for key in ("date", "versions", "machine") if key in result},
         }
 
@@ -159,17 +181,39 @@ class Job:
         """The versions that the run was made with."""
         if self.peer is not None:
             return versions((self.peer.package,))
-        metadata = json.loads((self.path / "metadata.json").read_text("utf-8"))
+        metadata = json.loads((self.path / METADATA_FILE).read_text("utf-8"))
         return {"python": metadata["python"], **metadata["versions"]}
 
     def write_machine(self) -> None:
-        """Records the machine of one of our runs, whose result does not contain it."""
-        (self.path / MACHINE_FILE).write_text(json.dumps(machine()) + "\n", "utf-8")
+        """Records the machine of one of our runs and the commit that trained it, which its result does not contain."""
+        for file, value in ((MACHINE_FILE, machine()), (COMMIT_FILE, commit())):
+            (self.path / file).write_text(json.dumps(value) + "\n", "utf-8")
 
     def _machine(self) -> str:
         """The machine on which the run ended, or this one for older runs, which did not record it."""
         path = self.path / MACHINE_FILE
         return str(json.loads(path.read_text("utf-8"))) if path.exists() else machine()
+
+    def result_files(self) -> dict[str, str]:
+        """The contents of those files of a finished job that ``outcome`` needs."""
+        paths = [self.path / name for name in RESULT_FILES]
+        return {path.name: path.read_text("utf-8") for path in paths if path.exists()}
+
+    def take_results(self, files: Mapping[str, str]) -> None:
+        """Writes what ``result_files`` has returned on another machine, the result itself last."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name in RESULT_FILES:
+            if name in files:
+                replace_text(self.path / name, files[name])
+
+    def elsewhere(self) -> Job:
+        """The same job for another machine: it contains its config, and its path does not depend on a current directory."""
+        return replace(self, runs=self.runs.absolute(), content=self.data)
+
+    def _commit(self) -> str | None:
+        """The commit that trained the run, if it is known."""
+        path = self.path / COMMIT_FILE
+        return json.loads(path.read_text("utf-8")) if path.exists() else None
 
     def to_json(self) -> str:
         models = {"peer": self.peer, "reference": self.reference}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
+#: Of the repository, if the package is used from one.
+ROOT = Path(__file__).parents[3]
 COMMON_PACKAGES = ("rl-training", "torch", "numpy", "gymnasium")
 
 
@@ -43,3 +46,17 @@ def versions(packages: Iterable[str] = ()) -> dict[str, str]:
 def today() -> str:
     """Today's date in UTC."""
     return datetime.now(timezone.utc).date().isoformat()
+
+
+def commit() -> str | None:
+    """The commit of the source tree, with a + if files differ from it; None if the package is installed without one."""
+    if not (ROOT / ".git").exists():
+        return None
+    try:
+        head, changes = (
+            subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True).stdout.strip()
+            for words in (("rev-parse", "--short=10", "HEAD"), ("status", "--porcelain", "--untracked-files=no", "src"))
+        )
+    except (OSError, subprocess.CalledProcessError):  # no git here, or no commit yet
+        return None
+    return f"{head}+" if changes else head

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from rl_training.algorithms.config import Number, Positive, PositiveNumber
+from rl_training.algorithms.config import Count, Number, Positive, PositiveNumber
 from rl_training.algorithms.strict_model import StrictModel
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import apply_overrides, load_config_data, parse_yaml
@@ -27,6 +27,7 @@ class Reference(StrictModel):
     """A seed passes if the mean return of its final policy is at least ``threshold``."""
 
     seeds: Positive = Field(description="number of runs that the verdict needs")
+    first_seed: Count = Field(0, description="the first of these seeds; not one that the settings were tuned on")
     threshold: Number | None = Field(None, description="return to reach")
     passing: Positive | None = Field(None, description="how many of the seeds must reach it ...")
     median: bool = Field(False, description="... or: their median must reach it")

@@ -30,6 +30,7 @@ Results = Mapping[str, Outcomes]
 PRESENTATION_WRAPPERS = ("scale_observation", "previous_action")
 LEARNING_HEADER = (
     "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s",
+    "commit",
 )  # fmt: skip
 PEER_HEADER = (
     "task", "steps", "seeds", "ours, IQM", "peer", "peer, IQM", "P(ours better)", "CPU s: ours, peer", "peer's settings",
@@ -71,7 +72,7 @@ def learning_table(references: Mapping[str, Reference], results: Results) -> str
         reference, outcomes = references.get(config), results.get(config, {})
         bar, source = ("-", "-") if reference is None else (reference.bar, reference.source)
         if not outcomes:
-            rows.append((config, "", "not run", "", "", bar, "not run", source, ""))
+            rows.append((config, "", "not run", "", "", bar, "not run", source, "", ""))
             continue
         returns = returns_of(outcomes)
         rows.append(
@@ -85,6 +86,7 @@ def learning_table(references: Mapping[str, Reference], results: Results) -> str
                 f"{_outdated(Job(config, 0, Path(), reference=reference), outcomes)}{_verdict(reference, outcomes)}",
                 source,
                 _seconds_of(outcomes),
+                ", ".join(sorted({outcome.get("commit") or "-" for outcome in outcomes.values()})),
             )
         )
     return markdown_table(LEARNING_HEADER, rows)
@@ -259,7 +261,7 @@ def draw_curves(
     """Draws the curves of every config that has any, with a panel for each task. False if there is nothing to draw."""
     panels: dict[str, list[Curve]] = {}
     for config, outcomes in ours.items():
-        if (task := _task(config, references.get(config))) is None:
+        if (task := task_of(config, references.get(config))) is None:
             continue
         for results, label, is_peer in ((outcomes, config, False), (theirs.get(config, {}), "", True)):
             curves = [outcome["curve"] for outcome in by_seed(results) if len(outcome.get("curve", ())) > 1]
@@ -273,7 +275,7 @@ def draw_curves(
     return bool(panels)
 
 
-def _task(config: str, reference: Reference | None) -> str | None:
+def task_of(config: str, reference: Reference | None) -> str | None:
     """The environment and the wrappers that define the task; None for a config that no longer exists."""
     try:
         resolved = resolve_config(load_config_data(config) if reference is None else reference.data(config))

@@ -19,7 +19,7 @@ def list_command(arguments: argparse.Namespace) -> int:
     """Prints the algorithms and the packaged configs."""
     if arguments.runs is not None:
         return _list_runs(arguments.runs)
-    from rl_training.experiment.packaged import about, expected_results, packaged_configs
+    from rl_training.experiment.packaged import about, expectation, packaged_configs
     from rl_training.experiment.registry import algorithms
 
     print("algorithms:")
@@ -27,11 +27,8 @@ def list_command(arguments: argparse.Namespace) -> int:
         spaces = f"{'/'.join(algorithm.observations)} observations, {'/'.join(algorithm.actions)} actions"
         print(f"  {name:<14} {algorithm.summary} ({spaces})")
     print("configs (the return and the time are medians over seeds, measured on two cores: docs/benchmarks.md):")
-    expected = expected_results()
     for name, file in packaged_configs().items():
-        notes = [about(file), _extra_of(file)]
-        if name in expected:
-            notes.append(f"return {expected[name]['return']:g}, {_duration(expected[name]['seconds'])}")
+        notes = [about(file), _extra_of(file), expectation(name)]
         print(f"  {name:<36} {'; '.join(filter(None, notes))}")
     return 0
 
@@ -45,10 +42,6 @@ def _extra_of(config: Path) -> str:
     wrappers = {wrapper["name"] for wrapper in data.get("wrappers", ())}
     extra = extra_of(data["env_id"]) or ("pixels" if "pixels" in wrappers else None)
     return "" if extra is None else f"needs rl-training[{extra}]"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _list_runs(folder: Path) -> int:
@@ -145,5 +138,6 @@ def bench_command(arguments: argparse.Namespace) -> int:
         page=arguments.page,
         with_peers=arguments.peers,
         race=arguments.time_to_solve,
+        ray=arguments.ray,
     )
     return run_bench(plan, report_only=arguments.report)

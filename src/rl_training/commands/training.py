@@ -42,7 +42,22 @@ def train_command(arguments: argparse.Namespace) -> int:
         init_from=arguments.init_from,
         warn=warn,
     )
+    note_expectation(trainer, arguments.config)
     return _run_to_end(trainer)
+
+
+def note_expectation(trainer: Trainer, name: str | None) -> None:
+    """Shows what a packaged config has reached and how long it took, unless a setting that matters differs from it."""
+    from rl_training.experiment.config import load_config_data, resolve_config
+    from rl_training.experiment.packaged import expectation
+
+    expected = None if name is None else expectation(name)
+    if name is None or expected is None or trainer.initial is not None:
+        return
+    private = ("seed", "output_dir", "device")
+    packaged, ours = resolve_config(load_config_data(name)).describe(), trainer.config.describe()
+    if all(packaged[key] == ours[key] for key in packaged if key not in private):
+        trainer.progress.note(f"expect: {expected} (medians over seeds, measured on two cores: docs/benchmarks.md)")
 
 
 def resume_command(arguments: argparse.Namespace) -> int:

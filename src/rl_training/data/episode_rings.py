@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.data.frames import Frames, StackCheck
+from rl_training.data.item_queue import ItemQueue, RingCounters
 from rl_training.data.memory import require_memory
 from rl_training.data.prioritized_replay_buffer import PriorityIndex
 from rl_training.data.segments import Ring, SegmentedBuffer
@@ -29,21 +29,6 @@ from rl_training.types import Array, State, Step
 
 #: one spare slot per this many steps, for observations without an action: final ones, and frames before the first one
 STEPS_PER_SPARE_SLOT = 20
-
-
-@dataclass
-class _Ring:
-    """The state of one environment's ring. Positions are never reused; position p is stored in slot p % slots."""
-
-    quota: int  # maximum number of items
-    written: int = 0  # number of observations written so far
-    running: bool = False  # whether the newest observation's episode continues
-    waiting: int = 0  # the first position whose n-step window is not complete
-    queued: int = 0  # number of items completed so far
-    retired: int = 0  # number of those that can no longer be sampled
-
-    def __len__(self) -> int:
-        return self.queued - self.retired
 
 
 class _SlotPriorities(PriorityIndex):
@@ -99,27 +84,26 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         self._stacks = StackCheck(frames)
         self.n_step, self.gamma = n_step, gamma
         self._rng = rng
-        self._rings = [_Ring(quota) for quota in quotas]
+        self._rings = [RingCounters(quota) for quota in quotas]
         layout = {**_layout(frames.dtype, np.dtype((action_dtype, action_shape)), masked_actions), **further_columns}
         total = len(quotas) * slots
         needed = total * sum(dtype.itemsize for dtype in layout.values()) + 8 * len(quotas) * max(quotas)
         tree = 0 if alpha is None else SumTree.bytes_of(total)
         require_memory(needed + tree + further_bytes, what)
         super().__init__(layout, len(quotas), slots, frames, torch.device(device))
-        #: positions of the items that can be sampled; the i-th completed item is at index i % row length
-        self._queue = np.zeros((self.num_envs, max(quotas)), np.int64)
+        self._queue = ItemQueue(self._rings)
         self._priorities = None if alpha is None else _SlotPriorities(total, alpha, rng)
-        self._changed: dict[int, bool] = {}  # slots of items added or retired in this step -> whether it was added
+        self._changed: dict[int, bool] = {}  # slots of items added or retired since priorities were settled -> whether added
 
     def __len__(self) -> int:
         """The number of items that can be sampled: complete, and with no slot overwritten."""
-        return sum(map(len, self._rings))
+        return len(self._queue)
 
     @property
     def nbytes(self) -> int:
         """The memory allocated for the rings."""
         tree = 0 if self._priorities is None else self._priorities.nbytes
-        return sum(column.nbytes for column in self._columns.values()) + self._queue.nbytes + tree
+        return sum(column.nbytes for column in self._columns.values()) + self._queue.positions.nbytes + tree
 
     def discard(self, env_index: int) -> None:
         """Drops an environment's incomplete items because its episode cannot continue. Complete items stay."""
@@ -134,7 +118,7 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         """A copy of the used part of the rings, including incomplete windows."""
         used = self._used_slots()
         columns = {name: self._per_env(name)[:, :used].copy() for name in self._columns}
-        return {**self._counters(), "columns": columns, "queue": self._queue.copy()}
+        return {**self._counters(), "columns": columns, "queue": self._queue.positions.copy()}
 
     def _counters(self) -> State:
         return {
@@ -145,7 +129,7 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
 
     def load_state_dict(self, state: State) -> None:
         self._load_counters(state)
-        self._queue[:] = state["queue"]
+        self._queue.positions[:] = state["queue"]
         for name, saved in state["columns"].items():
             self._per_env(name)[:, : self._used_slots()] = saved
 
@@ -155,7 +139,7 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
                 f"the saved replay ({_describe(state['fits'])}) does not fit this buffer ({_describe(self._fits())}); "
                 "resume with the settings that the run was started with"
             )
-        self._rings = [_Ring(**ring) for ring in state["rings"]]
+        self._rings[:] = [RingCounters(**ring) for ring in state["rings"]]
         if self._priorities is not None:
             self._priorities.load_state_dict(state["priorities"])
 
@@ -169,39 +153,43 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
     def _reach(self, env: int, position: int) -> int:
         """The oldest position that the item at this position needs. It never decreases from one item to the next."""
 
-    def _add_steps(self, step: Step, envs: Sequence[int]) -> None:
-        """Adds one step of these environments. Observations are whole stacks, oldest frame first."""
-        self._check(step, envs)
-        self._changed.clear()
+    def _add_steps(self, step: Step, envs: Sequence[int], first: int) -> None:
+        """Adds one step of these environments; row 0 is that of environment ``first``. Observations are whole stacks, oldest
+        frame first. The priorities of what has changed are then to be settled."""
+        self._check(step, envs, first)
         for env in envs:
-            self._add_one(env, step)
+            self._add_one(env, env - first, step)
+
+    def _settle_priorities(self) -> None:
+        """Gives the items that were added since the last call their priorities, and takes them from the retired ones."""
         if self._priorities is not None and self._changed:
             slots = np.array(list(self._changed))
             held = np.array(list(self._changed.values()))
             self._priorities.remove(slots[~held])
             self._priorities.add(slots[held])
+        self._changed.clear()
 
-    def _check(self, step: Step, envs: Sequence[int]) -> None:
+    def _check(self, step: Step, envs: Sequence[int], first: int) -> None:
         """Checks that the observations continue from those stored, and that stacks can be rebuilt from single frames."""
         self._stacks.check(step)
         for env in envs:
             ring = self._rings[env]
             newest = self._columns["frame"][self._slot(env, ring.written - 1)]
-            if ring.running and not np.array_equal(self._frames.newest(step.obs[env]), newest):
+            if ring.running and not np.array_equal(self._frames.newest(step.obs[env - first]), newest):
                 raise ValueError(f"environment {env} does not continue from its last observation; call discard after a reset")
 
-    def _add_one(self, env: int, step: Step) -> None:
+    def _add_one(self, env: int, row: int, step: Step) -> None:
         ring, columns = self._rings[env], self._columns
         if not ring.running:
-            self._begin(env, step.obs[env])
+            self._begin(env, step.obs[row])
         position = ring.written - 1
         slot = self._slot(env, position)
-        columns["action"][slot] = step.action[env]
-        columns["reward"][slot] = step.reward[env]
-        self._append(env, self._frames.newest(step.next_obs[env]), int(columns["age"][slot]) + 1)
+        columns["action"][slot] = step.action[row]
+        columns["reward"][slot] = step.reward[row]
+        self._append(env, self._frames.newest(step.next_obs[row]), int(columns["age"][slot]) + 1)
         if "action_mask" in columns and step.next_action_mask is not None:
-            columns["action_mask"][self._slot(env, position + 1)] = step.next_action_mask[env]
-        terminated, ended = bool(step.terminated[env]), bool(step.ended[env])
+            columns["action_mask"][self._slot(env, position + 1)] = step.next_action_mask[row]
+        terminated, ended = bool(step.terminated[row]), bool(step.ended[row])
         complete = position + 1 if ended else position + 2 - self.n_step  # the first incomplete window
         windows = range(ring.waiting, max(ring.waiting, complete))
         for begin in windows:
@@ -225,7 +213,7 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         """Stores one observation and retires the items whose oldest slot it overwrites."""
         ring = self._rings[env]
         overwritten = ring.written - self._slots
-        while len(ring) and self._reach(env, self._oldest(env)) <= overwritten:
+        while len(ring) and self._reach(env, self._queue.oldest(env)) <= overwritten:
             self._retire(env)
         if self._unsaved is not None:
             self._unsaved.before_writing(f"env{env}", ring.written + 1)
@@ -249,12 +237,11 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         ring = self._rings[env]
         if len(ring) == ring.quota:
             self._retire(env)
-        self._queue[env, ring.queued % self._queue.shape[1]] = begin
-        ring.queued += 1
+        self._queue.push(env, begin)
         self._changed[self._slot(env, begin)] = True
 
     def _retire(self, env: int) -> None:
-        self._changed[self._slot(env, self._oldest(env))] = False
+        self._changed[self._slot(env, self._queue.oldest(env))] = False
         self._rings[env].retired += 1
 
     # -- reading
@@ -268,20 +255,10 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         slots, weights = self._priorities.sample(count, len(self), beta)
         return slots, torch.from_numpy(weights).to(self._device)
 
-    def _oldest(self, env: int) -> int:
-        """The position of an environment's oldest item."""
-        return int(self._queue[env, self._rings[env].retired % self._queue.shape[1]])
-
     def _slots_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The first slots of the items with these numbers, from 0 to len - 1."""
-        retired = np.array([ring.retired for ring in self._rings])
-        counts = np.array([len(ring) for ring in self._rings])
-        ends = counts.cumsum()
-        env = ends.searchsorted(numbers, side="right")
-        entries = retired[env] + numbers - (ends - counts)[env]
-        positions = self._queue[env, entries % self._queue.shape[1]]
-        slots: NDArray[np.int64] = env * self._slots + positions % self._slots
-        return slots
+        env, position = self._queue.numbered(numbers)
+        return env * self._slots + position % self._slots
 
     # -- saving
 
@@ -297,20 +274,14 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
 
     @property
     def rest_nbytes(self) -> int:
-        return self._queue.nbytes + (0 if self._priorities is None else self._priorities.leaf_nbytes)
+        return self._queue.positions.nbytes + (0 if self._priorities is None else self._priorities.leaf_nbytes)
 
     def rest_dict(self) -> State:
-        return {**self._counters(), "queue": [self._queue[env, self._entries(env)] for env in range(self.num_envs)]}
+        return {**self._counters(), "queue": self._queue.saved()}
 
     def load_rest_dict(self, state: State) -> None:
         self._load_counters(state)
-        for env, saved in enumerate(state["queue"]):
-            self._queue[env, self._entries(env)] = saved
-
-    def _entries(self, env: int) -> NDArray[np.int64]:
-        """Where the queue has the items of an environment, oldest first."""
-        entries: NDArray[np.int64] = np.arange(self._rings[env].retired, self._rings[env].queued) % self._queue.shape[1]
-        return entries
+        self._queue.load(state["queue"])
 
     def _used_slots(self) -> int:
         return min(self._slots, max(ring.written for ring in self._rings))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_training.data.blocks import item_at
 from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, EpisodeRings, equal_shares
 from rl_training.data.frames import make_frames
 from rl_training.errors import ConfigError
@@ -76,8 +77,18 @@ class FrameReplayBuffer(EpisodeRings):
 
     def add(self, step: Step) -> None:
         """Adds one step of all environments. Observations are whole stacks, oldest frame first."""
+        self._add(step, 0)
+        self._settle_priorities()
+
+    def add_block(self, block: Step, first: int) -> None:
+        """Adds several steps, (time, env, ...), of environment ``first`` and those after it."""
+        for t in range(len(block.reward)):
+            self._add(item_at(block, t), first)
+        self._settle_priorities()
+
+    def _add(self, step: Step, first: int) -> None:
         assert step.obs.dtype == step.next_obs.dtype == self._obs_dtype
-        self._add_steps(step, step.envs)
+        self._add_steps(step, [first + env for env in step.envs] if first else step.envs, first)
         if self._batch_size and min(ring.written for ring in self._rings) >= self._look_at:
             self._look_at += self._slots
             self._warn_if_too_few(len(self))

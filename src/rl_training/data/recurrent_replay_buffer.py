@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_training.data.blocks import item_at
 from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, EpisodeRings, equal_shares
 from rl_training.data.frames import make_frames
 from rl_training.data.segments import Ring
@@ -147,10 +148,20 @@ class RecurrentReplayBuffer(EpisodeRings):
 
     def add(self, recorded: RecurrentStep) -> None:
         """Adds one step of all environments. Episodes whose start was not recorded are left out: their state is unknown."""
-        running = [ring.running for ring in self._rings]
-        envs = [env for env in recorded.step.envs if running[env] or recorded.start[env]]
-        self._add_steps(recorded.step, envs)
-        for env in envs:
+        self._add(recorded, 0)
+        self._settle_priorities()
+
+    def add_block(self, block: RecurrentStep, first: int) -> None:
+        """Adds several steps, (time, env, ...), of environment ``first`` and those after it."""
+        for t in range(len(block.start)):
+            self._add(item_at(block, t), first)
+        self._settle_priorities()
+
+    def _add(self, recorded: RecurrentStep, first: int) -> None:
+        rows = [row for row in recorded.step.envs if self._rings[first + row].running or recorded.start[row]]
+        envs = [first + row for row in rows]
+        self._add_steps(recorded.step, envs, first)
+        for env, row in zip(envs, rows, strict=True):
             position = self._rings[env].written - 2
             begin = position + self.burn_in  # the burn-in of a sequence that starts there starts here
             whole_strides, rest = divmod(begin - self._episode[env], self._stride)
@@ -158,7 +169,7 @@ class RecurrentReplayBuffer(EpisodeRings):
                 if self._unsaved is not None:
                     self._unsaved.before_writing(f"states{env}", begin // self._stride + 1)
                 for states, state in zip(self._states, recorded.state, strict=True):
-                    states[self._slot(env, begin) // self._stride] = state[env]
+                    states[self._slot(env, begin) // self._stride] = state[row]
 
     def sample(self, batch_size: int, beta: float = 0.0) -> SequenceBatch:
         """Samples ``batch_size`` sequences uniformly with replacement. Uniform samples need no correction by ``beta``."""
@@ -224,9 +235,9 @@ class RecurrentReplayBuffer(EpisodeRings):
             self._columns["action_mask"][slot] = True
         self._note_previous(slot, -1, 0.0)
 
-    def _add_one(self, env: int, step: Step) -> None:
-        super()._add_one(env, step)
-        self._note_previous(self._slot(env, self._rings[env].written - 1), int(step.action[env]), step.reward[env])
+    def _add_one(self, env: int, row: int, step: Step) -> None:
+        super()._add_one(env, row, step)
+        self._note_previous(self._slot(env, self._rings[env].written - 1), int(step.action[row]), step.reward[row])
 
     def _note_previous(self, slot: int, action: int, reward: float) -> None:
         if self._previous_actions:

@@ -54,6 +54,9 @@ class Buffer(Protocol[ItemT_contra, BatchT_co]):
 
     def add(self, items: ItemT_contra, /) -> None: ...
 
+    def add_block(self, block: ItemT_contra, /, first: int) -> None:
+        """Adds the items of several steps of some environments, the first of which has this index."""
+
     def sample(self, batch_size: int, beta: float = ...) -> BatchT_co: ...
 
     def example(self, batch_size: int) -> BatchT_co:
@@ -66,6 +69,11 @@ class Buffer(Protocol[ItemT_contra, BatchT_co]):
     def state_dict(self) -> State: ...
 
     def load_state_dict(self, state: State) -> None: ...
+
+
+def clipped(step: Step, limit: float | None) -> Step:
+    """A step with its rewards clipped to +-limit."""
+    return step if limit is None else step._replace(reward=step.reward.clip(-limit, limit))
 
 
 class Replay(Generic[BatchT]):
@@ -97,11 +105,14 @@ class Replay(Generic[BatchT]):
 
     def observe(self, step: Step, carry: Carry) -> None:
         """Adds one step of all environments; ``carry`` is the policy's carry after the step, not yet reset."""
-        if self._clip is not None:
-            step = step._replace(reward=step.reward.clip(-self._clip, self._clip))
-        items = self.recorder.record(step, carry)
+        items = self.recorder.record(clipped(step, self._clip), carry)
         if items is not None:
             self.buffer.add(items)
+
+    def add_block(self, block: Any, first: int) -> None:
+        """Adds what a recorder elsewhere has made of several steps of some environments, the first of which has this
+        index."""
+        self.buffer.add_block(block, first=first)
 
     def sample(self, env_steps: int) -> BatchT:
         """Samples the batch of one update."""

@@ -106,6 +106,10 @@ class ReplayBuffer(SegmentedBuffer):
         self._next = (start + count) % self.capacity
         self._size = min(self._size + count, self.capacity)
 
+    def add_block(self, transitions: Transitions, first: int) -> None:
+        """Stores the transitions of a block; of which environments they are does not matter."""
+        self.add(transitions)
+
     def sample(self, batch_size: int, beta: float = 0.0) -> TransitionBatch:
         """Samples ``batch_size`` transitions uniformly with replacement. Uniform samples need no correction by ``beta``."""
         if self._size == 0:

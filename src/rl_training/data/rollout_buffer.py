@@ -36,6 +36,15 @@ class Rollout(NamedTuple):
         return np.concatenate([np.zeros_like(ended[:1]), ended[:-1]])
 
 
+class RolloutStep(NamedTuple):
+    """One step of all environments as a rollout stores it."""
+
+    step: Step
+    carry: Carry  # after the step, not yet reset
+    next_carry: Carry  # the same, reset where an episode ended
+    action_mask: NDArray[np.bool_] | None  # the actions that were allowed
+
+
 class RolloutBuffer:
     """``add`` steps until it is ``full``, use the ``rollout``, then ``clear``."""
 
@@ -101,6 +110,23 @@ class RolloutBuffer:
         for stored, value in zip(self._carry, next_carry, strict=True):
             stored[t + 1] = value
         self.length += 1
+
+    def add_block(self, block: RolloutStep, first: int) -> None:
+        """Fills the rollout for environment ``first`` and those after it, whose steps are (time, env, ...). It is full once
+        the last environment has been added."""
+        envs = slice(first, first + block.step.reward.shape[1])
+        arrays = (self._obs, self._action, self._reward, self._next_obs, self._terminated, self._truncated)
+        for array, value in zip(arrays, block.step, strict=False):
+            array[:, envs] = value
+        self._present[:, envs] = True if block.step.present is None else block.step.present
+        if block.action_mask is not None:
+            self._mask[:, envs] = block.action_mask
+        for stored, value in zip(self._carry_after, block.carry, strict=True):
+            stored[:, envs] = value
+        for stored, value in zip(self._carry, block.next_carry, strict=True):
+            stored[1:, envs] = value
+        if envs.stop == self._reward.shape[1]:
+            self.length = self.steps
 
     def end_episode(self, env_index: int) -> None:
         """Marks the last step as truncated because the episode cannot continue, and resets the carry for a new episode."""

@@ -16,6 +16,11 @@ from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.types import SpaceSpec, TransitionBatch
 
 
+def make_transition_recorder(spec: SpaceSpec, num_envs: int, n_step: int, gamma: float) -> StepRecorder | NStepAccumulator:
+    """The recorder of such a replay: images are stored step by step, and their rings sum the rewards."""
+    return StepRecorder() if spec.observation.images else NStepAccumulator(num_envs, gamma, n_step)
+
+
 def make_transition_replay(
     spec: SpaceSpec,
     *,

@@ -21,11 +21,13 @@ class Boundary:
 
     def __init__(self) -> None:
         self.since = 0.0  # when the call that is under way began; 0 if there is none
+        self.calls: float = 1  # how many calls it stands for: a replay is many steps
         self.broken_off = False  # whether a call was ever broken off
         self._held = False
         self._released = threading.Event()
 
-    def enter(self) -> None:
+    def enter(self, calls: float = 1) -> None:
+        self.calls = calls
         self.since = time.monotonic()
 
     def leave(self) -> None:
@@ -66,11 +68,11 @@ class SlowCallWatch:
     def _watch(self) -> None:
         warned_of, pause = 0.0, self._timeout
         while not self._closed.wait(pause):
-            since, now = self._boundary.since, time.monotonic()
+            since, now, allowed = self._boundary.since, time.monotonic(), self._timeout * self._boundary.calls
             if not since or since == warned_of:
                 pause = self._timeout  # so every call that takes longer is seen at least once in time
-            elif now < since + self._timeout:
-                pause = since + self._timeout - now
+            elif now < since + allowed:
+                pause = since + allowed - now
             else:
                 warned_of = since
                 warnings.warn(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rl_training.envs.spaces import observation_bounds
 from rl_training.envs.workers import Observed
 from rl_training.errors import shown
+from rl_training.rng import TRAINING_EPISODES
 from rl_training.types import ActionSpec, Array, ObservationLeaf, ObservationSpec, SpaceSpec, entry_at, path_name
 
 #: observations and rewards are stored in single precision
@@ -213,8 +214,18 @@ class TreeLimits:
                 limits.only_finite()
 
 
-def make_limits(space: spaces.Space[Any], spec: ObservationSpec, env_id: str, rows: int) -> Limits | TreeLimits | None:
-    """The checks of batches of observations; None if every value that can be stored is within the bounds."""
+def make_limits(
+    space: spaces.Space[Any], spec: ObservationSpec, env_id: str, rows: int, stream: str
+) -> Limits | TreeLimits | None:
+    """The checks of batches of observations; None if every value that can be stored is within the bounds. A run warns only
+    once of values outside them: where it collects, by the stream of episodes."""
+    limits = _make_limits(space, spec, env_id, rows)
+    if limits is not None and stream != TRAINING_EPISODES:
+        limits.only_finite()
+    return limits
+
+
+def _make_limits(space: spaces.Space[Any], spec: ObservationSpec, env_id: str, rows: int) -> Limits | TreeLimits | None:
     limits = [
         None if bounds is None else Limits(*bounds, env_id, leaf, rows)
         for bounds, leaf in zip(observation_bounds(space), spec.leaves, strict=True)

@@ -45,7 +45,7 @@ class EpisodeLimit:
             )
         else:
             message = (
-                f"an evaluated episode of {self._env_id} was stopped after {self._most_steps} steps "
-                "(eval.max_episode_steps), so its return is that of these steps"
+                f"an evaluated episode of {self._env_id} was stopped after {self._most_steps} steps, so its return is that "
+                "of these steps; eval.max_episode_steps sets another limit"
             )
         warnings.warn(message, LongEpisode, stacklevel=5)

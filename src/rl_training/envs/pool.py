@@ -19,15 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.envs.boundary import Boundary, SlowCallWatch
-from rl_training.envs.checks import Limits, TreeLimits, flag_problem, make_limits, make_receiver, reward_problem
+from rl_training.envs.checks import flag_problem, make_limits, make_receiver, reward_problem
 from rl_training.envs.episode_log import EpisodeLog
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.final_info import NO_INFO, SUCCESS
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.restoring import NonDeterministicEnvironment as NonDeterministicEnvironment
-from rl_training.envs.restoring import Restoring, SavedEpisode, own_state_of
+from rl_training.envs.restoring import Restoring, SavedEpisode, own_states
 from rl_training.envs.spaces import describe_spaces
-from rl_training.envs.workers import LocalWorker, ProcessWorker, Worker, close_workers, require_room_for_workers
+from rl_training.envs.worker_set import WorkerSet
+from rl_training.envs.workers import LocalWorker
 from rl_training.errors import FOREIGN, DivergenceError, EnvironmentFault, described, shown
 from rl_training.rng import TRAINING_EPISODES, derive_seed
 from rl_training.types import Array, SpaceSpec, State, Step
@@ -88,6 +89,7 @@ class SeededEnvPool:
         factory: EnvFactory,
         *,
         num_envs: int = 1,
+        first: int = 0,
         seed: int = 0,
         stream: str = TRAINING_EPISODES,
         env_id: str = "environment",
@@ -99,28 +101,21 @@ class SeededEnvPool:
         fit: Callable[[SpaceSpec], SpaceSpec] = lambda spec: spec,
     ) -> None:
         """``fit`` makes the specs what an algorithm takes, for instance several choices as one discrete action. Of the info
-        of an episode's last step, ``info_keys`` are kept."""
-        self.num_envs = num_envs
+        of an episode's last step, ``info_keys`` are kept. ``first`` is the place of the first environment among those of the
+        whole run, by which episodes are seeded and environments named."""
+        self.num_envs, self._first = num_envs, first
         self._info_keys = info_keys
         self.env_id = env_id
         self.boundary = Boundary()
         self._watch: SlowCallWatch | None = None
         self._seed, self._stream = seed, stream
         self._limit: EpisodeLimit | None = None
-        self._make_worker: Callable[[], Worker] = (
-            functools.partial(LocalWorker, factory, fresh)
-            if workers == "inline"
-            else functools.partial(ProcessWorker, factory, fresh, timeout)
-        )
-        self._workers: list[Worker] = [first := LocalWorker(factory, fresh)]
+        self._workers = WorkerSet(factory, fresh=fresh, inline=workers == "inline", timeout=timeout)
         try:
-            self.spec = self._describe(first, fit)
-            self._limits = self._make_limits(first)
-            if workers != "inline":
-                self._workers.pop().close()
-                require_room_for_workers(num_envs)
-            while len(self._workers) < num_envs:
-                self._workers.append(self._make_worker())
+            self.spec = self._describe(self._workers.first, fit)
+            space = self._workers.first.env.observation_space
+            self._limits = make_limits(space, self.spec.observation, env_id, num_envs, stream)
+            self._workers.fill(num_envs)
             if workers == "inline" and timeout is not None:
                 self._watch = SlowCallWatch(self.boundary, timeout, env_id)
         except BaseException:
@@ -146,29 +141,18 @@ class SeededEnvPool:
         masked = mask is not None and not spec.action.low
         return replace(spec, action=replace(spec.action, masked=masked))
 
-    def _make_limits(self, worker: LocalWorker) -> Limits | TreeLimits | None:
-        """The bounds of observations. A run says only once that they are exceeded: where it collects."""
-        limits = make_limits(worker.env.observation_space, self.spec.observation, self.env_id, self.num_envs)
-        if limits is not None and self._stream != TRAINING_EPISODES:
-            limits.only_finite()
-        return limits
-
     @property
     def action_mask(self) -> NDArray[np.bool_] | None:
-        """The actions allowed now, (env, action); None if the environment gives no ``info["action_mask"]``."""
         return self._mask
 
     @property
     def obs(self) -> Array:
-        """Observations to act on, (env, ...). Each step creates a new array, so callers may keep it."""
         return self._obs
 
     def reset(self, stream: str | None = None, limit: EpisodeLimit | None = None) -> None:
-        """Starts the first episode of every environment. ``stream`` changes the stream of their seeds; ``limit`` ends
-        episodes that the environments do not end."""
         self._stream, self._limit = stream or self._stream, limit
         if self._out_of_step:
-            self._renew_processes()
+            self._workers.renew_processes()
         self._out_of_step = True
         obs, mask = self._obs.copy(), self._copy_mask()
         for i in range(self.num_envs):
@@ -182,7 +166,6 @@ class SeededEnvPool:
         return None if self._mask is None else self._mask.copy()
 
     def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
-        """Steps every environment (or only those in ``active``) and resets those whose episode ended."""
         if self._out_of_step:
             self.load_state_dict(self.state_dict())
         indices = range(self.num_envs) if active is None else active
@@ -196,7 +179,7 @@ class SeededEnvPool:
         truncated = np.zeros(self.num_envs, np.bool_)
         i, failed, cause = 0, None, None
         ended: list[int] = []
-        workers, store = self._workers, self._store
+        workers, store = self._workers.workers, self._store
         try:
             self.boundary.enter()
             for i in indices:
@@ -242,16 +225,9 @@ class SeededEnvPool:
 
     def _final_info(self, i: int, env_actions: Array) -> dict[str, Any]:
         try:
-            return self._workers[i].final_info(self._info_keys)
+            return self._workers.workers[i].final_info(self._info_keys)
         except FOREIGN as error:
             raise self._fault(i, env_actions, described(error)) from error
-
-    def _renew_processes(self) -> None:
-        """After a fault, a worker process may have died, or still have an answer pending."""
-        for i, worker in enumerate(self._workers):
-            if isinstance(worker, ProcessWorker):
-                worker.close()
-                self._workers[i] = self._make_worker()
 
     def _commit(
         self, step: Step, env_actions: Array, active: Sequence[int] | None, ended: list[int], infos: list[dict[str, Any]]
@@ -262,7 +238,7 @@ class SeededEnvPool:
             self._returns[i] += rewards[i]
         finished = []
         for i, info in zip(ended, infos, strict=True):
-            finished.append(Episode(i, self._episode[i], self._returns[i], self._log.lengths[i], info))
+            finished.append(Episode(self._first + i, self._episode[i], self._returns[i], self._log.lengths[i], info))
             self._commit_episode(self._obs, self._mask, i, self._episode[i] + 1)
         return finished
 
@@ -271,7 +247,7 @@ class SeededEnvPool:
         seed = self.episode_seed(i, number)
         try:
             self.boundary.enter()
-            observed = self._workers[i].reset(seed)
+            observed = self._workers.workers[i].reset(seed)
         except FOREIGN as error:
             raise self._reset_fault(i, seed, described(error)) from error
         finally:
@@ -288,32 +264,33 @@ class SeededEnvPool:
         self._returns[i] = 0.0
 
     def episode_seed(self, env_index: int, number: int) -> int:
-        return derive_seed(self._seed, self._stream, env_index, number)
+        """The seed of an episode of one of these environments, whose index here is given."""
+        return derive_seed(self._seed, self._stream, self._first + env_index, number)
 
     def _fault(self, i: int, env_actions: Array, problem: str) -> EnvironmentFault:
         earlier = self._log.actions(i)
         return EnvironmentFault(
             problem,
             env_id=self.env_id,
-            env_index=i,
+            env_index=self._first + i,
             episode_seed=self.episode_seed(i, self._episode[i]),
             actions=None if earlier is None else [*earlier.tolist(), env_actions[i].tolist()],
             step=self._log.lengths[i] + 1,
         )
 
     def _reset_fault(self, i: int, seed: int, problem: str) -> EnvironmentFault:
-        return EnvironmentFault(problem, env_id=self.env_id, env_index=i, episode_seed=seed, actions=[], step=0)
+        return EnvironmentFault(problem, env_id=self.env_id, env_index=self._first + i, episode_seed=seed, actions=[], step=0)
 
     def state_dict(self) -> State:
-        # After a fault, an environment may have stepped further than the pool: its own state is then not the one to save.
-        saves_itself = not self._out_of_step and self._episode[0] >= 0
-        own = [own_state_of(worker, self._name(i)) if saves_itself else None for i, worker in enumerate(self._workers)]
+        # After a fault, an environment may have stepped further than the pool: its episode is then replayed.
+        usable = not self._out_of_step and self._episode[0] >= 0
+        own = own_states(self._workers.workers, self._name, self.boundary) if usable else None
         return {
             "obs": self._obs.copy(),
             "mask": self._copy_mask(),
             "episode": list(self._episode),
             "returns": list(self._returns),
-            "env_states": own,
+            "env_states": own or [None] * self.num_envs,
             **self._log.state_dict(),
         }
 
@@ -321,13 +298,13 @@ class SeededEnvPool:
         """Restores each environment's episode so far: from the state that it saved itself, or by a replay. An environment for
         which this fails starts its next episode, with a warning, and its index is returned."""
         if self._out_of_step:
-            self._renew_processes()
+            self._workers.renew_processes()
         self._out_of_step = True  # until all of them are restored
         obs, mask = np.array(state["obs"]), self._copy_mask()
         restored: list[SavedEpisode | None] = []
         for i, number in enumerate(state["episode"]):
-            living = functools.partial(self._living, i)
-            restoring = Restoring(living, self._name(i), self.episode_seed(i, number), self.spec)
+            living = functools.partial(self._workers.living, i)
+            restoring = Restoring(living, self._name(i), self.episode_seed(i, number), self.spec, self.boundary)
             episode = restoring.restore(SavedEpisode.of(state, i), self._log.most_steps)
             if episode is None:
                 living()
@@ -345,18 +322,10 @@ class SeededEnvPool:
         self._out_of_step = False
         return [i for i, episode in enumerate(restored) if episode is None]
 
-    def _living(self, i: int) -> Worker:
-        """The worker of environment i; a new one if its process has died."""
-        worker = self._workers[i]
-        if isinstance(worker, ProcessWorker) and not worker.is_alive():
-            worker.close()
-            self._workers[i] = self._make_worker()
-        return self._workers[i]
-
     def _name(self, i: int) -> str:
-        return f"{self.env_id} (index {i})"
+        return f"{self.env_id} (index {self._first + i})"
 
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
-        close_workers(self._workers, hanging=self.boundary.broken_off)
+        self._workers.close(hanging=self.boundary.broken_off)

@@ -4,12 +4,13 @@ the actions, in which everything is compared that the environment gives."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.envs.boundary import Boundary, StepInterrupted
 from rl_training.envs.checks import make_receiver, reward_problem
 from rl_training.envs.episode_log import EpisodeLog, EpisodeRecord, first_difference
 from rl_training.envs.workers import Worker, WorkerLost
@@ -49,6 +50,20 @@ class SavedEpisode:
         return cls(record, length, state["obs"][i], mask, state["env_states"][i])
 
 
+def own_states(workers: Sequence[Worker], name: Callable[[int], str], boundary: Boundary) -> list[State | None] | None:
+    """The states that environments save themselves. None while one of them hangs, or if training stops during it: what is
+    saved then needs no state of an environment's own."""
+    if boundary.since or boundary.broken_off:
+        return None
+    try:
+        boundary.enter(len(workers))
+        return [own_state_of(worker, name(i)) for i, worker in enumerate(workers)]
+    except StepInterrupted:
+        return None
+    finally:
+        boundary.leave()
+
+
 def own_state_of(worker: Worker, name: str) -> State | None:
     """The state that an environment saves itself; None if it does not, or if that fails, with a warning."""
     try:
@@ -66,12 +81,20 @@ class Restoring:
     """Restores one environment, whose worker, name in messages and episode seed these are. A worker whose process died in
     one attempt is replaced before the next."""
 
-    def __init__(self, worker: Callable[[], Worker], name: str, seed: int, spec: SpaceSpec) -> None:
+    def __init__(self, worker: Callable[[], Worker], name: str, seed: int, spec: SpaceSpec, boundary: Boundary) -> None:
         self._worker, self._name, self._seed, self._spec = worker, name, seed, spec
+        self._boundary = boundary
 
     def restore(self, saved: SavedEpisode, most_steps: int | None) -> SavedEpisode | None:
         """The episode as it was restored. None if that is not possible or would replay more than ``most_steps``, with a
         warning."""
+        try:
+            self._boundary.enter(saved.length + 2)
+            return self._restored(saved, most_steps)
+        finally:
+            self._boundary.leave()
+
+    def _restored(self, saved: SavedEpisode, most_steps: int | None) -> SavedEpisode | None:
         if saved.env_state is not None:
             problem = self._restore_own(saved.env_state)
             if problem is None:
@@ -103,7 +126,7 @@ class Restoring:
 
     @staticmethod
     def _warn(message: str, category: type[Warning]) -> None:
-        warnings.warn(message, category, stacklevel=4)
+        warnings.warn(message, category, stacklevel=5)
 
     def _restore_own(self, state: State) -> str | None:
         try:

@@ -81,9 +81,7 @@ class VectorEnvPool:
         masked = "action_mask" in info and not spec.action.low
         self.spec = replace(spec, action=replace(spec.action, masked=masked))
         self._store = make_receiver(self.spec).store
-        self._limits = make_limits(env.single_observation_space, self.spec.observation, env_id, self.num_envs)
-        if self._limits is not None and stream != TRAINING_EPISODES:
-            self._limits.only_finite()
+        self._limits = make_limits(env.single_observation_space, self.spec.observation, env_id, self.num_envs, stream)
         shape, dtype = (self.num_envs, *self.spec.observation.shape), self.spec.observation.dtype
         self._obs: Array = np.zeros(shape, dtype)
         self._mask = np.ones((self.num_envs, self.spec.action.masked_count), np.bool_) if masked else None

@@ -324,18 +324,6 @@ class ProcessWorker:
         self._pipe.close()
 
 
-def close_workers(workers: Sequence[Worker], *, hanging: bool) -> None:
-    """Closes workers at the same time. Where a call was broken off (``hanging``), closing may hang as well."""
-    for worker in workers:
-        worker.dismiss(SHORT_CLOSING_TIME if hanging else CLOSING_TIME)
-
-    def close() -> None:
-        for worker in workers:
-            worker.close()
-
-    close_in_time(close, hanging=hanging)
-
-
 def close_in_time(close: Callable[[], None], *, hanging: bool) -> None:
     """Closes environments; in a thread and for a short time only, if one of their calls was broken off."""
     if not hanging:
@@ -350,7 +338,7 @@ def _serve(pipe: Connection, factory: EnvFactory, fresh: bool, parent: int, tied
     """The worker process: reports that its environment exists, then answers each command with (failed, value) until it
     receives "close" or the parent exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the parent handles it
-    _end_with_parent(parent, tied)
+    end_with_parent(parent, tied)
     with contextlib.suppress(EOFError, OSError):
         try:
             worker = LocalWorker(factory, fresh)
@@ -375,7 +363,7 @@ def _serve(pipe: Connection, factory: EnvFactory, fresh: bool, parent: int, tied
         worker.close()
 
 
-def _end_with_parent(parent: int, tied: bool) -> None:
+def end_with_parent(parent: int, tied: bool) -> None:
     """Makes this process end with its parent, whatever its environment is doing then. Linux does it by a signal. Elsewhere a
     thread does it, which cannot run while an environment keeps Python's lock in C code."""
     if tied and sys.platform == "linux":

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from rl_training.algorithms.config import AlgorithmConfig
 from rl_training.algorithms.strict_model import may_change
 from rl_training.errors import ConfigError, shown
+from rl_training.experiment.collectors import CollectorsConfig
 from rl_training.experiment.config import EvalConfig, TrainConfig, apply_overrides
 from rl_training.experiment.settings import groups_of
 
-GROUPS = frozenset(groups_of(TrainConfig))
+GROUPS = groups_of(TrainConfig)
 #: Not part of a run's path: a run that was extended is the run that had this length from the start.
 LENGTH = "total_timesteps"
 
@@ -34,7 +35,8 @@ class Change(NamedTuple):
 def changeable(settings: type[AlgorithmConfig]) -> list[str]:
     """The keys of the settings that may change in a run of an algorithm; ``eval.*`` is a whole group."""
     whole = [f"{name}.*" if name in GROUPS else name for name in TrainConfig.model_fields if may_change(TrainConfig, name)]
-    return whole + [f"algo_kwargs.{name}" for name in settings.model_fields if may_change(settings, name)]
+    parts = [f"collectors.{name}" for name in CollectorsConfig.model_fields if may_change(CollectorsConfig, name)]
+    return whole + parts + [f"algo_kwargs.{name}" for name in settings.model_fields if may_change(settings, name)]
 
 
 def differences(before: TrainConfig, after: TrainConfig) -> dict[str, Change]:
@@ -55,7 +57,7 @@ def with_overrides(config: TrainConfig, overrides: Iterable[str]) -> TrainConfig
     given, before = list(overrides), config.model_dump(mode="json")
     keys = {override.partition("=")[0] for override in given}
     values = apply_overrides(before, given)
-    for name in GROUPS & keys:
+    for name in GROUPS.keys() & keys:
         if isinstance(values[name], Mapping):  # in part, as below
             keys |= {f"{name}.{inner}" for inner in values[name]}
             values[name] = {**before[name], **values[name]}
@@ -88,6 +90,11 @@ def _changed(config: TrainConfig, values: dict[str, Any], keys: set[str]) -> Tra
     refused = [key for key in differences(config, changed) if not _may_change(config, key)]
     if refused:
         raise ConfigError(_refusal(config, refused))
+    if config.collectors.step_by_step != changed.collectors.step_by_step:
+        raise ConfigError(
+            "collectors.kind cannot change in this run, which learns after every single step; it can in runs that are "
+            "started with a collectors.stretch or collectors.count above 1"
+        )
     return changed
 
 
@@ -95,7 +102,7 @@ def _may_change(config: TrainConfig, key: str) -> bool:
     group, _, name = key.rpartition(".")
     if group == "algo_kwargs":
         return may_change(type(config.algo_kwargs), name)
-    return may_change(TrainConfig, group or name)
+    return may_change(TrainConfig, group or name) or (group in GROUPS and may_change(GROUPS[group], name))
 
 
 def _refusal(config: TrainConfig, keys: list[str]) -> str:

@@ -37,6 +37,7 @@ from rl_training.algorithms.config import (
 from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel, current_name, with_current_names
 from rl_training.envs.wrappers import wrapper_problem
 from rl_training.errors import FOREIGN, MOST_SHOWN, ConfigError, RLTrainingError, described, did_you_mean, shown
+from rl_training.experiment.collectors import CollectorsConfig
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.plain_data import parse_yaml as parse_yaml
 from rl_training.experiment.plain_data import require_plain
@@ -60,7 +61,9 @@ class EvalConfig(StrictModel):
     final_episodes: Positive = Field(100, description="episodes in the evaluation after training")
     num_envs: Positive = Field(10, description="environments evaluated in parallel")
     max_episode_steps: Positive | None = Field(
-        None, description="stop an evaluated episode after this many steps; null: only the environment ends it"
+        None,
+        description="stop an evaluated episode after this many steps; null: with a budget, after as many as training has "
+        "taken (at least 1000), otherwise only the environment ends it",
     )
     budget: Fraction | None = Field(
         0.1,
@@ -146,7 +149,8 @@ class TrainConfig(StrictModel):
     wrappers: tuple[dict[str, Any], ...] = Field(
         (), description="wrappers around the environment, innermost first, each a name and its arguments"
     )
-    num_envs: Positive = Field(1, description="environments stepped together")
+    num_envs: Positive = Field(1, description="environments stepped together, over all collectors")
+    collectors: CollectorsConfig = Field(default_factory=CollectorsConfig)
     seed: Count = Field(0, description="seed of all random numbers in the run")
     total_timesteps: Positive = Field(50_000, description="env steps of the whole run", json_schema_extra=MAY_CHANGE)
     device: str = Field(
@@ -193,6 +197,13 @@ class TrainConfig(StrictModel):
     def _stop_has_evaluations(self) -> TrainConfig:
         if self.stop.return_ is not None and not self.eval.interval:
             raise ValueError("stop.return needs evaluations during training, but eval.interval is 0; set it to env steps")
+        return self
+
+    @model_validator(mode="after")
+    def _collectors_fit(self) -> TrainConfig:
+        problem = self.collectors.problem(self.num_envs, self.env_workers, self.algo_kwargs)
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

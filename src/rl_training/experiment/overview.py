@@ -11,7 +11,7 @@ from rl_training.experiment.files import parse_json, read_small
 from rl_training.experiment.layout import EVALUATION_FILE
 from rl_training.experiment.metrics import METRICS_FILE, read_log
 from rl_training.experiment.replacing import is_left_over
-from rl_training.experiment.run import is_run, read_run_config
+from rl_training.experiment.run import is_run, read_run_config, step_directories
 
 
 def runs_below(folder: Path) -> list[Path]:
@@ -40,7 +40,8 @@ def describe_run(path: Path) -> str:
         log = read_log(path) if (path / METRICS_FILE).exists() else []
     except CheckpointError as error:
         return f"{path}  cannot be read: {error}"
-    step = max((record["step"] for record in log), default=0)
+    logged = [record["step"] for record in log]
+    step = max(logged + [int(saved.name.removeprefix("step-")) for saved in step_directories(path)[:1]], default=0)
     task = f"{config['algo']} on {config['env_id']}, seed {config.get('seed')}"
     line = f"{path}  {task}, step {step}/{config.get('total_timesteps')}"
     with contextlib.suppress(OSError, CheckpointError, LookupError, TypeError, ValueError):

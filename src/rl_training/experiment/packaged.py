@@ -31,3 +31,13 @@ def expected_results() -> dict[str, dict[str, Any]]:
     """The median return and seconds of the configs that have been measured, by name."""
     results: dict[str, dict[str, Any]] = json.loads(EXPECTED.read_text("utf-8"))
     return results
+
+
+def expectation(name: str) -> str | None:
+    """What the packaged config with this name reached, and how long it took; None if it has not been measured."""
+    result = expected_results().get(name)
+    if result is None:
+        return None
+    seconds = result["seconds"]
+    duration = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return f"return {result['return']:g}, {duration}"

@@ -47,10 +47,9 @@ def get_algorithm(name: str) -> AlgorithmClass:
     name = canonical_name(name)
     if ":" in name:
         return _imported(name, f"algo '{name}'")
-    if name in package.module_names():  # the usual case, without importing the others
-        found = _declared_in(f"{package.__name__}.{name}").get(name)
-        if found is not None:
-            return found
+    found = _in_its_own_module(name)
+    if found is not None:
+        return found
     known = built_in() if name in built_in() else algorithms()
     if name not in known:
         raise ConfigError(f"unknown algorithm '{name}'{did_you_mean(name, known)}")
@@ -94,7 +93,7 @@ def algorithms() -> dict[str, AlgorithmClass]:
 def name_of(algorithm: AlgorithmClass) -> str:
     """The name of an algorithm in configs: its registered name, or else its ``module:Class`` path."""
     name = getattr(algorithm, "name", None)
-    if name is not None and (built_in().get(name) or algorithms().get(name)) is algorithm:
+    if name is not None and (_in_its_own_module(name) or built_in().get(name) or algorithms().get(name)) is algorithm:
         return str(name)
     return f"{algorithm.__module__}:{algorithm.__qualname__}"
 
@@ -123,6 +122,11 @@ def require_fit(algorithm: AlgorithmClass, spec: SpaceSpec, env_id: str) -> None
 def _fits(algorithm: AlgorithmClass, spec: SpaceSpec) -> bool:
     kinds = {spec.action.kind, "discrete"} if joinable(spec.action) else {spec.action.kind}
     return spec.observation.kind in algorithm.observations and bool(kinds & set(algorithm.actions))
+
+
+def _in_its_own_module(name: str) -> AlgorithmClass | None:
+    """The algorithm in the module of its name: the usual case, in which the other algorithms need not be imported."""
+    return _declared_in(f"{package.__name__}.{name}").get(name) if name in package.module_names() else None
 
 
 def _declared_in(module_name: str) -> dict[str, AlgorithmClass]:

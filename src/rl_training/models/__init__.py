@@ -2,7 +2,6 @@
 
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.cnn import CNNDrQModel, CNNDrQv2Model, NatureCNN
-from rl_training.models.continuous import MLPActorCritic
 from rl_training.models.encoder import Encoder
 from rl_training.models.mlp import MLP
 from rl_training.models.mlp_q_network import MLPQNetwork
@@ -31,7 +30,6 @@ __all__ = [
     "GRUCore",
     "LSTMCore",
     "LSTMQNetwork",
-    "MLPActorCritic",
     "MLPQNetwork",
     "MLPQRQNetwork",
     "NatureCNN",

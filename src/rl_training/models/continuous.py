@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +18,6 @@ from torch.nn import functional as F
 from rl_training.models.encoder import Encoder, through_torch
 from rl_training.models.interfaces import SeparateActorCritic
 from rl_training.models.mlp import MLP, PLAIN, Style, make_mlp
-from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import Array
 
 #: range of the log standard deviation
@@ -110,7 +110,7 @@ def make_actor(
     style: Style,
     encoders: tuple[Encoder, Encoder] | None,
 ) -> Actor:
-    """An actor on vectors of ``inputs`` numbers, or on the first of the user's encoders."""
+    """An actor on vectors of ``inputs`` numbers, or on the first of two encoders."""
     encoder = None if encoders is None else encoders[0]
     features = inputs if encoder is None else encoder.out_features
     return Actor(make_mlp([features, *hidden, outputs], generator, style), encoder)
@@ -127,7 +127,7 @@ def make_critics(
     count: int = 2,
     outputs: int = 1,
 ) -> Critics:
-    """Critics on vectors of ``inputs`` numbers, or on the second of the user's encoders."""
+    """Critics on vectors of ``inputs`` numbers, or on the second of two encoders."""
     encoder = None if encoders is None else encoders[1]
     features = inputs if encoder is None else encoder.out_features
     return Critics(features, actions, hidden, generator, count=count, outputs=outputs, encoder=encoder, style=style)
@@ -153,18 +153,14 @@ class TwinCritic(Critics):
 class ContinuousActorCritic(SeparateActorCritic):
     """An actor and its critics. The first ``actions`` outputs of the actor are the mean before the tanh."""
 
+    outputs_per_action: ClassVar[int] = 1  # of the actor
+
     def __init__(self, actor: Actor, critic: Critics, actions: int, *, shared_encoder: bool = False) -> None:
         super().__init__()
-        # of vectors; what it prepares is for actor and critics. A default in the class would hide the module
-        self.normalizer: ObservationNormalizer | None = None
         self.actor: Actor = actor
         self.critic: Critics = critic
         self.actions = actions
         self.shared_encoder = shared_encoder  # whether the actor takes observations encoded by the critic
-
-    def prepare(self, obs: Tensor) -> Tensor:
-        standardised: Tensor = obs if self.normalizer is None else self.normalizer(obs)
-        return standardised if self.critic.encoder is None else self.critic.encoder.scale(standardised)
 
     def forward(self, obs: Tensor) -> Tensor:
         """The actor's output for observations that are not prepared."""
@@ -187,6 +183,8 @@ class ContinuousActorCritic(SeparateActorCritic):
 class GaussianActorCritic(ContinuousActorCritic):
     """The actor gives the mean and the log standard deviation, clamped or, with ``smooth_std``, bounded by a tanh."""
 
+    outputs_per_action: ClassVar[int] = 2
+
     def __init__(
         self, actor: Actor, critic: Critics, actions: int, *, shared_encoder: bool = False, smooth_std: bool = False
     ) -> None:
@@ -208,23 +206,3 @@ class GaussianActorCritic(ContinuousActorCritic):
         else:
             log_std = np.clip(raw, LOG_STD_MIN, LOG_STD_MAX)
         return mean, np.exp(log_std)
-
-
-class MLPActorCritic(GaussianActorCritic):
-    """SAC's networks on vectors, or on the features of one encoder each for actor and critic."""
-
-    def __init__(
-        self,
-        obs_dim: int,
-        actions: int,
-        hidden: Sequence[int],
-        generator: torch.Generator,
-        *,
-        style: Style = PLAIN,
-        encoders: tuple[Encoder, Encoder] | None = None,
-        standardise: bool = False,
-    ) -> None:
-        actor = make_actor(obs_dim, hidden, 2 * actions, generator, style, encoders)
-        super().__init__(actor, make_critics(obs_dim, actions, hidden, generator, style, encoders), actions)
-        if standardise:
-            self.normalizer = ObservationNormalizer(obs_dim)

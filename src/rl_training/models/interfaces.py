@@ -8,7 +8,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from rl_training.models.action_head import ActionHead
-from rl_training.models.encoder import through_torch
+from rl_training.models.encoder import Encoder, through_torch
+from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import Array
 
 
@@ -32,6 +33,13 @@ class SeparateActorCritic(nn.Module):
     actor: nn.Module
     critic: nn.Module
 
+    def __init__(self) -> None:
+        super().__init__()
+        # of vectors, for actor and critic alike. A default in the class would hide the module
+        self.normalizer: ObservationNormalizer | None = None
+
     def prepare(self, obs: Tensor) -> Tensor:
         """Prepares observations for both. This has no parameters, so an update does it once for all its passes."""
-        return obs
+        standardised: Tensor = obs if self.normalizer is None else self.normalizer(obs)
+        encoder = getattr(self.critic, "encoder", None)
+        return encoder.scale(standardised) if isinstance(encoder, Encoder) else standardised

@@ -27,7 +27,7 @@ class RunningMoments:
         self.squares = np.zeros(shape)  # the sum of squared distances from the mean
 
     def update(self, batch: Array) -> None:
-        """Adds a batch (sample, *shape)."""
+        """Adds a batch of the shape ``(sample, *shape)``."""
         if not len(batch):
             return
         values = batch.astype(np.float64)

@@ -37,7 +37,7 @@ class Due:
 class PhaseTimer:
     """Time spent in each phase of training. ``lap(phase)`` adds the time since the last lap to that phase."""
 
-    PHASES = ("compilation", "environment", "acting", "sampling", "update", "evaluation", "rest")
+    PHASES = ("compilation", "environment", "acting", "sampling", "update", "evaluation", "waiting", "rest")
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(self.PHASES, 0.0)

@@ -13,6 +13,7 @@ from rl_training.experiment.manifest import checkpoint_name
 from rl_training.experiment.segments import SegmentReader
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.inference import acting_parts, fitting
+from rl_training.runtime.training_state import restore_training, training_state
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer
@@ -85,7 +86,7 @@ class Checkpointer:
 
     def _parts(self, *, replay: bool) -> dict[str, Part]:
         trainer = self._trainer
-        parts: dict[str, Part] = {**acting_parts(trainer.policy, trainer.config), "training": trainer.training_state()}
+        parts: dict[str, Part] = {**acting_parts(trainer.policy, trainer.config), "training": training_state(trainer)}
         if replay:
             parts[REPLAY_PART] = trainer.learner.snapshot()
         return parts
@@ -98,14 +99,14 @@ class Checkpointer:
         parts, manifest = loaded.parts, loaded.manifest
         with fitting(f"the checkpoint {checkpoint}"), CheckpointFolder(loaded.path) as folder:
             # A key that this version has and the checkpoint lacks starts from its initial value.
-            initial = {"training": trainer.training_state()}
+            initial = {"training": training_state(trainer)}
             if with_replay:
                 initial[REPLAY_PART] = trainer.learner.replay_defaults(parts[REPLAY_PART])
             for part in initial:
                 place = part_of(f"the checkpoint {checkpoint}", part)
                 parts[part] = with_defaults(parts[part], initial[part], place, manifest.get("written_by"))
             reader = SegmentReader(folder, REPLAY_PART, manifest)
-            trainer.load(parts, reader.read)
+            restore_training(trainer, parts, reader.read)
             trainer.log.restore(manifest["info"])
         self._new = checkpoint
         if with_replay:

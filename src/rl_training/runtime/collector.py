@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,10 @@ from rl_training.models.encoder import on_cpu
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import PhaseTimer
 from rl_training.types import Carry, PolicyOutput, State, Step
+
+if TYPE_CHECKING:
+    from rl_training.runtime.learner import Learner
+    from rl_training.runtime.signals import StopRequest
 
 
 class Collected(NamedTuple):
@@ -30,8 +34,8 @@ class Collector:
     """Owns the pool, the carry and the exploration stream. If the learner's weights are on another device, the collector acts
     with a copy on the CPU, which ``refresh`` updates."""
 
-    def __init__(self, policy: Policy, pool: EnvPool, seed: int, timer: PhaseTimer) -> None:
-        self.pool = pool
+    def __init__(self, policy: Policy, pool: EnvPool, seed: int, timer: PhaseTimer, stream: str = "explore") -> None:
+        self.pool, self._stream = pool, stream
         self._learned = policy
         self.policy = policy if on_cpu(policy.network) else acting_copy(policy)
         self.streams = RandomStreams(seed)
@@ -49,7 +53,7 @@ class Collector:
         if self._pending is None:
             pool = self.pool
             self._pending = self.policy.act(
-                pool.obs, self._carry, rng=self.streams["explore"], env_steps=env_steps, action_mask=pool.action_mask
+                pool.obs, self._carry, rng=self.streams[self._stream], env_steps=env_steps, action_mask=pool.action_mask
             )
             self._timer.lap("acting")
         output = self._pending  # kept until the step has succeeded, so that a run saved after a fault repeats it
@@ -60,6 +64,16 @@ class Collector:
         self._timer.lap("environment")
         self._carry = self.policy.next_carry(output.carry, step)
         return Collected(step, output.carry, self._carry, output.extras.get("action_mask"), finished)
+
+    def advance(self, env_steps: int, learner: Learner, stop: StopRequest) -> tuple[int, list[Episode]]:
+        """Collects one step of every environment and gives it to the learner. Returns the number of steps, and the episodes
+        that have ended."""
+        collected = self.collect(env_steps)
+        learner.add(collected)
+        return len(collected.step.envs), collected.finished
+
+    def pools(self) -> list[EnvPool]:
+        return [self.pool]
 
     def recover(self) -> list[int]:
         """After a failed step, puts all environments back to where they were before it. Returns those that could not be

@@ -24,13 +24,16 @@ class EvaluationResult:
 
     @property
     def mean_return(self) -> float:
+        """The mean over the episodes."""
         return float(np.mean(self.returns))
 
     @property
     def std_return(self) -> float:
+        """The standard deviation over the episodes."""
         return float(np.std(self.returns))
 
     def summary(self) -> dict[str, Any]:
+        """The number of episodes, and statistics of them."""
         return {
             "episodes": len(self.returns),
             "return_mean": self.mean_return,
@@ -42,6 +45,7 @@ class EvaluationResult:
         }
 
     def to_json(self) -> dict[str, Any]:
+        """The summary and every episode, as in ``evaluation.json``."""
         successes = {"successes": self.successes} if self.successes else {}
         return {**self.summary(), "returns": self.returns, "lengths": self.lengths, **successes}
 

@@ -13,6 +13,8 @@ from rl_training.types import State
 
 #: An evaluation during training takes at least this many episodes; if they are too expensive, it is left out.
 LEAST_EPISODES = 3
+#: An evaluated episode is never stopped before this many steps, which is what most environments end at.
+USUAL_LENGTH = 1_000
 
 
 class EvaluationBudget:
@@ -37,6 +39,13 @@ class EvaluationBudget:
         if share is None:
             return wanted
         return max(1, min(wanted, self._affordable(share * env_steps, env_steps, num_envs, seen)))
+
+    def longest_episode(self, env_steps: int) -> int | None:
+        """The steps after which an evaluated episode is stopped if no setting has a limit: as many as training has taken.
+        A deterministic policy can be stuck where a random one is not, in Breakout until the limit of 108,000 frames."""
+        if self._config.budget is None or self._config.max_episode_steps is not None:
+            return self._config.max_episode_steps
+        return max(USUAL_LENGTH, env_steps)
 
     def _affordable(self, allowed: float, env_steps: int, num_envs: int, seen: EpisodeStatistics) -> int:
         # Before the first episode has ended, episodes are known to be at least as long as what has been seen of them.

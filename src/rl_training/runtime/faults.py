@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import TYPE_CHECKING
 
-from rl_training.errors import CheckpointError, DivergenceError, EnvironmentFault, HookError
+from rl_training.errors import CheckpointError, CollectorError, DivergenceError, EnvironmentFault, HookError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import replace_text
 from rl_training.experiment.layout import FAULT_PREFIX
@@ -23,7 +23,7 @@ def explained(trainer: Trainer, error: Exception) -> Exception:
     saved as it was before the failing step, with a report that reproduces the failure; after that of a hook, as it is."""
     if isinstance(error, DivergenceError):
         return trainer.divergence.explained(error)
-    if trainer.run is None or not isinstance(error, EnvironmentFault | HookError):
+    if trainer.run is None or not isinstance(error, EnvironmentFault | HookError | CollectorError):
         return error
     trainer.hooks.lenient = True
     try:
@@ -34,6 +34,8 @@ def explained(trainer: Trainer, error: Exception) -> Exception:
         reached = trainer.env_steps if trainer.started else None
         if isinstance(error, EnvironmentFault):
             report = write_fault_report(trainer.run, error, trainer.config, reached)
+        elif isinstance(error, CollectorError):
+            report = f"{_saved(reached)}; once the cause is mended: rl-training resume {shlex.quote(str(trainer.run.path))}"
         else:
             report = f"{_saved(reached)}; once the hook is fixed, resume {trainer.run.path} with the same hooks"
     except DivergenceError as divergence:

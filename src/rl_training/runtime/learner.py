@@ -13,7 +13,7 @@ from rl_training.data.segments import ReadBlock, Snapshot
 from rl_training.errors import DivergenceError
 from rl_training.runtime.cadence import Due, PhaseTimer
 from rl_training.runtime.collector import Collected
-from rl_training.types import Array, State, UpdateResult
+from rl_training.types import Array, State, Step, UpdateResult
 
 
 class Learner(ABC):
@@ -41,8 +41,17 @@ class Learner(ABC):
         """The maximum memory of the stored experience."""
 
     @abstractmethod
-    def observe(self, collected: Collected, env_steps: int) -> bool:
-        """Adds one step of all environments, then makes the updates that are due. Returns whether the policy has changed."""
+    def add(self, collected: Collected) -> None:
+        """Adds one step of all environments."""
+
+    @abstractmethod
+    def add_block(self, block: Any, seen: Step | None, first: int) -> None:
+        """Adds what a collector has recorded of several steps of its environments, the first of which has this index.
+        ``seen`` are the steps themselves, if the algorithm has running statistics."""
+
+    @abstractmethod
+    def learn(self, env_steps: int, count: int) -> bool:
+        """Makes the updates that are due after ``count`` new steps. Returns whether the policy has changed."""
 
     @abstractmethod
     def compile(self) -> None:
@@ -86,6 +95,7 @@ class OffPolicyLearner(Learner):
         super().__init__(algorithm, timer)
         self.algorithm = algorithm
         self.replay = algorithm.make_replay(num_envs)
+        self._num_envs = num_envs
         self._learn_from = algorithm.config.learning_starts
         self._due = Due(algorithm.config.train_freq)
         self._priorities: Array | None = None  # of the last update, if they are used
@@ -101,16 +111,25 @@ class OffPolicyLearner(Learner):
     def nbytes(self) -> int:
         return self.replay.nbytes
 
-    def observe(self, collected: Collected, env_steps: int) -> bool:
+    def add(self, collected: Collected) -> None:
+        self.replay.observe(collected.step, collected.carry)
+        if self.algorithm.has_statistics:
+            self.algorithm.observe(collected.step)
+        self._timer.lap("rest")
+
+    def add_block(self, block: Any, seen: Step | None, first: int) -> None:
+        if block is not None:
+            self.replay.add_block(block, first)
+        if seen is not None:
+            self.algorithm.observe_block(seen, first, self._num_envs)
+        self._timer.lap("rest")
+
+    def learn(self, env_steps: int, count: int) -> bool:
         replay, algorithm, timer = self.replay, self.algorithm, self._timer
-        replay.observe(collected.step, collected.carry)
         changed = algorithm.has_statistics
-        if changed:
-            algorithm.observe(collected.step)
-        timer.lap("rest")
         if env_steps < self._learn_from or len(replay) < replay.batch_size:
             return changed
-        self._due.add(len(collected.step.reward))
+        self._due.add(count)
         updates = self._due.settle() * algorithm.config.gradient_steps
         for _ in range(updates):
             batch = replay.sample(env_steps)
@@ -190,9 +209,15 @@ class OnPolicyLearner(Learner):
     def nbytes(self) -> int:
         return self.rollout.nbytes
 
-    def observe(self, collected: Collected, env_steps: int) -> bool:
+    def add(self, collected: Collected) -> None:
         self.rollout.add(collected.step, collected.carry, collected.next_carry, collected.action_mask)
         self._timer.lap("rest")
+
+    def add_block(self, block: Any, seen: Step | None, first: int) -> None:
+        self.rollout.add_block(block, first)
+        self._timer.lap("rest")
+
+    def learn(self, env_steps: int, count: int) -> bool:
         if not self.rollout.full:
             return False
         self._last = self.algorithm.update(self.rollout.rollout(), env_steps)

@@ -35,10 +35,11 @@ def make_pool(
     num_envs: int,
     workers: str = "inline",
     *,
+    first: int = 0,
     recorded: ObservationSpec | None = None,
 ) -> EnvPool:
     """A pool of the environments in a config, or of those that the factory makes. ``recorded`` is what a checkpoint takes
-    their observations for."""
+    their observations for, ``first`` the place of the first environment in the whole run."""
     if factory is None and config.env_from_python:
         raise ConfigError(
             f"this agent was trained on {config.env_id}, an environment that was passed from Python; pass it again as env="
@@ -72,6 +73,7 @@ def make_pool(
         pool = SeededEnvPool(
             wrapped,
             num_envs=num_envs,
+            first=first,
             workers=workers,
             fresh=config.env_fresh,
             max_replay_steps=config.checkpoint.max_replay_steps,

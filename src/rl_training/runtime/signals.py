@@ -30,6 +30,8 @@ PATIENCE = 2.0
 LAST_PATIENCE = 4.0
 TICK = 0.1
 END = 0  # tells the thread to end; no signal has this number
+#: Gets the main thread out of a call. It is none of the user's signals: two of the same number may arrive as one.
+INTERRUPTION: signal.Signals = getattr(signal, "SIGURG", None) or getattr(signal, "SIGBREAK")  # noqa: B009 - of Windows
 NOT_SAVED = 2  # the exit code if saving fails
 
 
@@ -62,7 +64,6 @@ class StopRequest:
         self._woken = False  # whether Python writes the signals' numbers into our pipe, even while the main thread is busy
         self._asked_at = self._interrupted = 0.0
         self._interrupting = False
-        self._own_signals = 0
         self._saved = False
 
     def __bool__(self) -> bool:
@@ -74,6 +75,8 @@ class StopRequest:
                 self._start_thread()
             for number in SIGNALS:
                 self._previous[number] = signal.signal(number, self._on_first)
+            if self._thread is not None:
+                self._previous[INTERRUPTION] = signal.signal(INTERRUPTION, self._on_interruption)
             _active.append(self)
         return self
 
@@ -94,21 +97,26 @@ class StopRequest:
 
     def _on_first(self, number: int, frame: FrameType | None) -> None:
         self.signal_number = number
-        for handled in self._previous:
+        for handled in SIGNALS:
             signal.signal(handled, self._on_later)
         self._tell_thread(number)
 
-    def _on_later(self, number: int, frame: FrameType | None) -> None:
+    def _on_interruption(self, number: int, frame: FrameType | None) -> None:
+        """Breaks off the call that is under way, if the thread has asked for it: somebody else may send this signal too."""
         if self._interrupting:
             assert self._stoppable is not None
             self._interrupting = False
             for boundary in self._stoppable.boundaries():
                 if boundary.since:
                     boundary.break_off()
-        elif self._thread is not None and self._owns_process:
+
+    def _on_later(self, number: int, frame: FrameType | None) -> None:
+        if self._thread is not None and self._owns_process:
             self._tell_thread(number)  # which ends the process
         else:
-            self._restore()
+            self._interrupting = False  # whoever asks twice wants the signal's own effect
+            for handled in SIGNALS:
+                signal.signal(handled, self._previous[handled])
             if self._stoppable is not None:
                 self._stoppable.say(self._stoppable.unsaved())
             signal.raise_signal(number)
@@ -120,7 +128,6 @@ class StopRequest:
     def _restore(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        self._previous.clear()
 
     def _start_thread(self) -> None:
         self._pipe = reader, writer = socket.socketpair()
@@ -167,9 +174,7 @@ class StopRequest:
                     return
                 if number not in SIGNALS:
                     continue
-                if self._own_signals:
-                    self._own_signals -= 1
-                elif not first:
+                if not first:
                     first, self._asked_at = number, time.monotonic()
                     reader.settimeout(TICK)
                     how = "press again" if number == signal.SIGINT else "send the signal again"
@@ -181,11 +186,11 @@ class StopRequest:
                 for boundary in self._stoppable.boundaries():
                     self._help(boundary, first)
 
-    def _signal_main_thread(self, number: int) -> None:
+    def _interrupt_main_thread(self) -> None:
         if hasattr(signal, "pthread_kill"):
-            signal.pthread_kill(self._main, number)
+            signal.pthread_kill(self._main, INTERRUPTION)
         else:  # Windows: the handler runs as soon as the main thread is back from C code
-            _thread.interrupt_main(signal.Signals(number))
+            _thread.interrupt_main(INTERRUPTION)
 
     def _help(self, boundary: Boundary, number: int) -> None:
         """Gets the main thread out of a call of an environment, or does what it would have done."""
@@ -198,8 +203,7 @@ class StopRequest:
             self._interrupted = since
             self._interrupting = True
             self._stoppable.say("the environment does not return from its step, so the step is broken off")
-            self._own_signals += self._woken
-            self._signal_main_thread(number)
+            self._interrupt_main_thread()
         elif waited > LAST_PATIENCE and not self._saved and boundary.hold():
             self._saved = True
             ends = self._owns_process or number == signal.SIGTERM

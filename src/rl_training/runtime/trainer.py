@@ -1,32 +1,32 @@
 """The training loop of all algorithms: collects steps, and learns, evaluates, logs and writes checkpoints when due.
 
-Everything that determines the future of a run is in the policy, ``training_state`` and the replay. A run that is stopped
-between any two steps and resumed in another process therefore takes exactly the path that it would have taken.
+Everything that determines the future of a run is in the policy, the state of the training (``training_state.py``) and the
+replay. A run that is stopped between any two steps and resumed in another process therefore takes exactly the path that it
+would have taken.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm, OnPolicyAlgorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
-from rl_training.data.segments import ReadBlock
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import EnvPool
 from rl_training.envs.vector_pool import VectorEnvPool
-from rl_training.errors import ConfigError
 from rl_training.experiment.changes import Change
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.layout import REPLAY_PART
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import Initial, Run
-from rl_training.models.observation import describe_action, describe_observation
-from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, TRAINING_EPISODES, RandomStreams
+from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, RandomStreams
+from rl_training.runtime.announcements import announce_changes, announce_run
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
+from rl_training.runtime.collecting import Collecting
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.compilation import Compilation
 from rl_training.runtime.divergence import DivergenceWatch
@@ -43,8 +43,9 @@ from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
 from rl_training.runtime.stop_at_return import StopAtReturn
 from rl_training.runtime.stopping import TrainerStop
+from rl_training.runtime.stretches import Stretches
 from rl_training.runtime.trackers import make_trackers, require_trackers
-from rl_training.types import ObservationSpec, State
+from rl_training.types import ObservationSpec
 
 
 class Trainer:
@@ -71,29 +72,24 @@ class Trainer:
         self.streams = RandomStreams(config.seed)
         algorithm_class = get_algorithm(config.algo)
         require_trackers(config)
-        pool = self._make_pool(TRAINING_EPISODES, config.num_envs, config.env_workers)
-        if pool.num_envs != config.num_envs:
-            pool.close()
-            raise ConfigError(
-                f"num_envs is {config.num_envs}, but the vector environment {config.env_id} has {pool.num_envs} members; set "
-                f"num_envs to {pool.num_envs}"
-            )
+        collecting = Collecting(config, factory, recorded)
+        pool = collecting.first_pool()
         require_fit(algorithm_class, pool.spec, config.env_id)
         self._free_at_first = available_memory()
         with cpu_threads(config.threads):
             policy = algorithm_class.make_policy(config.algo_kwargs, pool.spec, init_generator(config.seed))
-            self._device = usable_device(config.device)
-            policy.network.to(self._device)
+            self.device = usable_device(config.device)
+            policy.network.to(self.device)
             self.algorithm: Algorithm[Any, Any] = algorithm_class(policy, config.algo_kwargs, self.streams)
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.timer)
-        self.collector = Collector(policy, pool, config.seed, self.timer)
         self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
+        self.collector: Collector | Stretches = collecting.make(pool, policy, self.timer)
         self._eval_pool: EnvPool | None = None
         self.env_steps = 0
         self.changes: Mapping[str, Change] = {}  # of settings, since the checkpoint that the run continues from
         self.episodes = EpisodeStatistics()
         self.evaluations = EvaluationBudget(config.eval)
-        self._due = {
+        self.due = {
             "log": Due(config.log.interval),
             "eval": Due(config.eval.interval),
             "checkpoint": Due(config.checkpoint.interval),
@@ -110,13 +106,12 @@ class Trainer:
 
     @property
     def pool(self) -> EnvPool:
-        return self.collector.pool
+        """The environments of the first collector, if it is in this process."""
+        return self.collector.pools()[0]
 
     def pools(self) -> list[EnvPool]:
-        return [self.pool] if self._eval_pool is None else [self.pool, self._eval_pool]
-
-    def _make_pool(self, stream: str, num_envs: int, workers: str) -> EnvPool:
-        return make_pool(self.config, self._factory, stream, num_envs, workers, recorded=self._recorded)
+        """Those of this process."""
+        return [*self.collector.pools(), *([] if self._eval_pool is None else [self._eval_pool])]
 
     def _changing_shapes(self, pool: EnvPool) -> str | None:
         """Why an on-policy update cannot be compiled: with steps left out, its minibatches have different sizes."""
@@ -152,8 +147,7 @@ class Trainer:
         self.log.start_clock()
         begun_at = self.env_steps
         with cpu_threads(self.config.threads), stop, self.progress:
-            self.progress.note(self.describe())
-            self._note_spaces()
+            announce_run(self)
             try:
                 trackers = make_trackers(self.config, self.run)
                 self.hooks.attach(chores, [*trackers, *StopAtReturn.of(self.config), *callbacks])
@@ -196,7 +190,7 @@ class Trainer:
                 self.checkpoints.outdated()
             self.compilation.begin(self.config, self.progress, stop)
             self.hooks.emit("on_start", Training(self, total))
-            self._note_changes()
+            announce_changes(self)
             self.timer.start()  # opening trackers is no training
             self.checkpoints.announce()
             with self._stopping.no_fault_during(stop):
@@ -207,7 +201,8 @@ class Trainer:
                 self.progress.say(f"step {self.env_steps}: {self.hooks.stopped_by}")
             if evaluate and not stop:
                 episodes = self.evaluations.episodes_at_end(self.env_steps, self.config.num_envs, self.episodes)
-                evaluation = self.evaluate(episodes, stop)
+                longest = self.evaluations.longest_episode(self.env_steps)
+                evaluation = self.evaluate(episodes, stop, max_episode_steps=longest)
         if self.run is not None:
             if evaluation is not None:
                 self.run.write_evaluation({"step": self.env_steps, **evaluation.to_json()})
@@ -219,35 +214,35 @@ class Trainer:
             self._chores(stop)
             if self.env_steps >= total or self.hooks.stopped_by is not None:
                 break
-            self._advance()
+            self._advance(stop)
 
-    def _advance(self) -> None:
-        """One step of every environment, then the updates that are due."""
+    def _advance(self, stop: StopRequest) -> None:
+        """One step of every environment, or a stretch of steps; then the updates that are due."""
         self.timer.lap("rest")
-        collected = self.collector.collect(self.env_steps)
-        count = len(collected.step.envs)
+        count, finished = self.collector.advance(self.env_steps, self.learner, stop)
         self.env_steps += count
-        for due in self._due.values():
+        for due in self.due.values():
             due.add(count)
-        if self.learner.observe(collected, self.env_steps):
+        if self.learner.learn(self.env_steps, count):
             self.collector.refresh()
-        if collected.finished:
-            self.hooks.emit("on_episode", *collected.finished)
+        if finished:
+            self.hooks.emit("on_episode", *finished)
 
     def _chores(self, stop: StopRequest) -> None:
         """Logging, evaluation and checkpoints that are due between two steps."""
-        if self._due["log"].settle():
+        if self.due["log"].settle():
             self.divergence.check()
             self.hooks.emit("on_update", {**self.train_metrics(), **self.log.time_metrics(self.env_steps)})
-        if self._due["eval"].count():
+        if self.due["eval"].count():
             episodes = self.evaluations.episodes_during(self.env_steps, self.config.num_envs, self.episodes)
-            result = self.evaluate(episodes, stop, stream=SELECTION_EPISODES) if episodes else None
+            longest = self.evaluations.longest_episode(self.env_steps)
+            result = self.evaluate(episodes, stop, stream=SELECTION_EPISODES, max_episode_steps=longest) if episodes else None
             if episodes and result is None:
                 return  # stopped early: still due, so it is repeated after resuming
-            self._due["eval"].settle()
+            self.due["eval"].settle()
             if result is not None:
                 self.hooks.emit("on_evaluation", result)
-        if self._due["checkpoint"].settle():
+        if self.due["checkpoint"].settle():
             self.checkpoints.save_due()
             self.checkpoints.announce()
         self.progress.update()
@@ -263,7 +258,7 @@ class Trainer:
         """Evaluates the deterministic policy on separate environments; training is not affected."""
         self.divergence.check()
         if self._eval_pool is None:
-            self._eval_pool = self._make_pool(SELECTION_EPISODES, self.config.eval.num_envs, "inline")
+            self._eval_pool = self._make_eval_pool()
         limit = EpisodeLimit(max_episode_steps or self.config.eval.max_episode_steps, self.config.env_id)
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
@@ -279,74 +274,21 @@ class Trainer:
         self.timer.lap("evaluation")
         return result
 
-    # --------------------------------------------------------------------------------------------- reporting
+    def _make_eval_pool(self) -> EnvPool:
+        """Creating environments may hang as their steps may; there is no time limit for it."""
+        boundaries = [pool.boundary for pool in self.collector.pools()[:1]]  # none if the collectors are in other processes
+        try:
+            for boundary in boundaries:
+                boundary.enter(calls=math.inf)
+            envs = self.config.eval.num_envs
+            return make_pool(self.config, self._factory, SELECTION_EPISODES, envs, recorded=self._recorded)
+        finally:
+            for boundary in boundaries:
+                boundary.leave()
 
     def train_metrics(self) -> dict[str, float]:
         scheduled = self.algorithm.schedule_values(self.env_steps)
         return {**self.episodes.metrics(), "updates": self.learner.updates, **scheduled, **self.learner.metrics}
-
-    def describe(self) -> str:
-        """One line that describes the run, with the memory of the replay."""
-        config, megabytes = self.config, self.learner.nbytes / 1e6
-        where = "nowhere" if self.run is None else self.run.path
-        return (
-            f"{config.algo} on {config.env_id}, seed {config.seed}, {config.num_envs} env(s), device {self._device}, replay "
-            f"{megabytes:.1f} MB, writing to {where}"
-        )
-
-    def _note_spaces(self) -> None:
-        """Says what observations and actions were taken for."""
-        spec = self.policy.spec
-        self.progress.note(f"observation: {describe_observation(spec.observation, self.policy.network)}")
-        action = describe_action(spec.action)
-        if action is not None:
-            self.progress.note(f"action: {action}")
-
-    def _note_changes(self) -> None:
-        """Logs the settings that a resumed run continues with, if they are others than before."""
-        if self.changes:
-            shown_values = ", ".join(f"{key} {change.before} -> {change.after}" for key, change in self.changes.items())
-            self.progress.note(f"changed: {shown_values}")
-            self.log.write_changes({key: change.after for key, change in self.changes.items()})
-            self.changes = {}
-
-    # ------------------------------------------------------------------------------------------- checkpoints
-
-    def training_state(self) -> State:
-        """Everything that decides the future of the run, besides the policy and the replay."""
-        return {
-            "env_steps": self.env_steps,
-            "episodes": self.episodes.state_dict(),
-            "evaluations": self.evaluations.state_dict(),
-            "best_return": self.checkpoints.best_return,
-            "owed": {name: due.owed for name, due in self._due.items()},
-            "checkpoints": self.checkpoints.count,
-            "streams": self.streams.state_dict(),
-            "collector": self.collector.state_dict(),
-            "compiled": self.compilation.in_force,
-            "learner": self.learner.state_dict(),
-            "hooks": self.hooks.state_dict(),
-        }
-
-    def load(self, parts: Mapping[str, State], read: ReadBlock) -> None:
-        """Restores the parts of a checkpoint; ``read`` gives the blocks of its replay."""
-        state = parts["training"]
-        self.env_steps = state["env_steps"]
-        self.policy.load_state_dict(parts["policy"])
-        self.learner.load_state_dict(state["learner"])
-        self.learner.load_replay(parts.get(REPLAY_PART), self.env_steps, read)
-        self.streams.load_state_dict(state["streams"])
-        self.compilation.in_force = state["compiled"]
-        self.episodes.load_state_dict(state["episodes"])
-        self.evaluations.load_state_dict(state["evaluations"])
-        self.checkpoints.best_return = state["best_return"]
-        for name, due in self._due.items():
-            due.owed = state["owed"][name]
-        self.checkpoints.count = state["checkpoints"]
-        self.hooks.load_state_dict(state["hooks"])
-        for env_index in self.collector.load_state_dict(state["collector"]):
-            self.learner.discard(env_index)
-        self.started = True
 
     def close(self) -> None:
         self.log.close()

@@ -25,6 +25,8 @@ from rl_training.runtime.setup import make_pool
 
 #: A longer film is cut off here; in most environments this is two minutes.
 MOST_FRAMES = 3_600
+#: Of an environment that draws more frames per second (CartPole has 50, Hopper 125), every second, third ... step is filmed.
+MOST_FPS = 30
 FALLBACK_FPS = 30
 #: Frames smaller than this (MinAtar's are 10 x 10) are enlarged by repeating each pixel.
 LEAST_SIZE = 200
@@ -82,27 +84,33 @@ def as_frame(picture: NDArray[Any]) -> Frame:
 
 
 class Camera(gym.Wrapper[Any, Any, Any, Any]):
-    """Films the base environment, including steps that outer wrappers skip, until the episode ends."""
+    """Films the base environment, including steps that outer wrappers skip, until the episode ends. Its last step is always
+    filmed."""
 
     def __init__(self, env: Env, film: Film) -> None:
         super().__init__(env)
         self._film = film
-        film.fps = float(env.metadata.get("render_fps") or FALLBACK_FPS)
+        self._steps = 0
+        drawn = float(env.metadata.get("render_fps") or FALLBACK_FPS)
+        self._every = math.ceil(drawn / MOST_FPS)
+        film.fps = drawn / self._every
 
-    def _shoot(self) -> None:
-        if self._film.running:
+    def _shoot(self, ended: bool = False) -> None:
+        if self._film.running and (ended or self._steps % self._every == 0):
             self._film.add(self.env.render())
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if self._film.frames:
             self._film.running = False  # the next episode
         result = self.env.reset(seed=seed, options=options)
+        self._steps = 0
         self._shoot()
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         result = self.env.step(action)
-        self._shoot()
+        self._steps += 1
+        self._shoot(ended=result[2] or result[3])
         return result
 
 

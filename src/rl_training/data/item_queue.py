@@ -1,0 +1,69 @@
+"""Which items of the rings can be sampled: queues of their first positions, one for each environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.types import Array
+
+
+@dataclass
+class RingCounters:
+    """The state of one environment's ring. Positions are never reused; position p is stored in slot p % slots."""
+
+    quota: int  # maximum number of items
+    written: int = 0  # number of observations written so far
+    running: bool = False  # whether the newest observation's episode continues
+    waiting: int = 0  # the first position whose n-step window is not complete
+    queued: int = 0  # number of items completed so far
+    retired: int = 0  # number of those that can no longer be sampled
+
+    def __len__(self) -> int:
+        return self.queued - self.retired
+
+
+class ItemQueue:
+    """The items of all rings, whose counters are shared with the buffer. The i-th item that an environment completed is at
+    index i % row length."""
+
+    def __init__(self, rings: list[RingCounters]) -> None:
+        self._rings = rings
+        self.positions = np.zeros((len(rings), max(ring.quota for ring in rings)), np.int64)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rings))
+
+    def push(self, env: int, position: int) -> None:
+        """Adds an item; the caller has made room for it."""
+        ring = self._rings[env]
+        self.positions[env, ring.queued % self.positions.shape[1]] = position
+        ring.queued += 1
+
+    def oldest(self, env: int) -> int:
+        """The position of an environment's oldest item."""
+        return int(self.positions[env, self._rings[env].retired % self.positions.shape[1]])
+
+    def numbered(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The environments and positions of the items with these numbers, from 0 to len - 1."""
+        retired = np.array([ring.retired for ring in self._rings])
+        counts = np.array([len(ring) for ring in self._rings])
+        ends = counts.cumsum()
+        env = ends.searchsorted(numbers, side="right")
+        entries = retired[env] + numbers - (ends - counts)[env]
+        return env, self.positions[env, entries % self.positions.shape[1]]
+
+    def saved(self) -> list[Array]:
+        """The positions of each environment's items, oldest first."""
+        return [self.positions[env, self._entries(env)] for env in range(len(self._rings))]
+
+    def load(self, saved: list[Array]) -> None:
+        """Restores what ``saved`` returned, after the counters."""
+        for env, positions in enumerate(saved):
+            self.positions[env, self._entries(env)] = positions
+
+    def _entries(self, env: int) -> NDArray[np.int64]:
+        entries: NDArray[np.int64] = np.arange(self._rings[env].retired, self._rings[env].queued) % self.positions.shape[1]
+        return entries

@@ -1,0 +1,39 @@
+"""What a run says about itself before its first step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rl_training.models.observation import describe_action, describe_observation
+
+if TYPE_CHECKING:
+    from rl_training.runtime.trainer import Trainer
+
+
+def announce_run(trainer: Trainer) -> None:
+    """Describes the run, and what its observations and actions are taken for."""
+    trainer.progress.note(describe_run(trainer))
+    spec = trainer.policy.spec
+    trainer.progress.note(f"observation: {describe_observation(spec.observation, trainer.policy.network)}")
+    action = describe_action(spec.action)
+    if action is not None:
+        trainer.progress.note(f"action: {action}")
+
+
+def describe_run(trainer: Trainer) -> str:
+    """One line that describes the run, with the memory of the replay."""
+    config, megabytes = trainer.config, trainer.learner.nbytes / 1e6
+    where = "nowhere" if trainer.run is None else trainer.run.path
+    return (
+        f"{config.algo} on {config.env_id}, seed {config.seed}, {config.num_envs} env(s), device {trainer.device}, replay "
+        f"{megabytes:.1f} MB, writing to {where}"
+    )
+
+
+def announce_changes(trainer: Trainer) -> None:
+    """Logs the settings of a resumed run that differ from those before."""
+    if trainer.changes:
+        shown_values = ", ".join(f"{key} {change.before} -> {change.after}" for key, change in trainer.changes.items())
+        trainer.progress.note(f"changed: {shown_values}")
+        trainer.log.write_changes({key: change.after for key, change in trainer.changes.items()})
+        trainer.changes = {}

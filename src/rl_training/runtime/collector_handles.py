@@ -1,0 +1,175 @@
+"""The trainer's end of a collector: it is asked for a stretch and answers later, wherever it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import signal
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from rl_training.algorithms.policy import Policy
+from rl_training.envs.pool import EnvPool
+from rl_training.envs.workers import end_with_parent
+from rl_training.errors import ConfigError, described
+from rl_training.runtime.cadence import PhaseTimer
+from rl_training.runtime.collector import acting_copy
+from rl_training.runtime.stretch_collector import (
+    Answer,
+    Call,
+    CollectorServer,
+    Reply,
+    Setup,
+    StretchCollector,
+    raise_again,
+    unpacked,
+)
+from rl_training.types import State
+
+#: Seconds that a process has to end before it is killed.
+CLOSING_TIME = 2.0
+
+
+class CollectorLost(Exception):
+    """The process or the node of a collector has died; the text says how."""
+
+
+class Handle(ABC):
+    """One collector. After ``start`` it has one call at a time; ``answer`` returns None while there is no answer yet, and
+    raises ``CollectorLost`` if there will be none."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.diverged: list[int] = []  # places of environments that the last start could not restore
+        self.weights = -1  # the version that the collector has
+
+    @abstractmethod
+    def start(self, state: State | None) -> None:
+        """Makes the collector, in place of one that has died: from this state, or at the start of the run."""
+
+    @abstractmethod
+    def ask(self, call: Call) -> None:
+        """Asks for a stretch. This neither fails nor waits."""
+
+    @abstractmethod
+    def answer(self) -> Answer | None:
+        """The answer, if there is one."""
+
+    @classmethod
+    @abstractmethod
+    def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
+        """Waits until one of these collectors, all of this class, has an answer or has died, but at most so long."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def taken(self, reply: Reply) -> Answer:
+        """What a reply from another process holds, or the error in it."""
+        for text in reply.warnings:
+            warnings.warn(text, stacklevel=2)
+        self.diverged += reply.diverged
+        if reply.error is not None:
+            raise_again(reply.error)
+        assert reply.answer is not None
+        return unpacked(reply.answer)
+
+
+class InlineHandle(Handle):
+    """A collector in this process. It plays when the answer is wanted, with weights of its own."""
+
+    def __init__(self, setup: Setup, pool: EnvPool, policy: Policy, timer: PhaseTimer) -> None:
+        super().__init__(setup)
+        self.pool = pool
+        self._policy, self._timer = acting_copy(policy), timer
+        self._collector: StretchCollector | None = None
+        self._call: Call | None = None
+
+    def start(self, state: State | None) -> None:
+        self._collector = StretchCollector(self.setup, self.pool, self._policy, self._timer)
+        self.diverged += self._collector.start(state)
+        self.weights = -1
+
+    def ask(self, call: Call) -> None:
+        self._call = call
+
+    def answer(self) -> Answer | None:
+        assert self._collector is not None and self._call is not None, "nothing was asked"  # noqa: PT018
+        return self._collector.play(self._call)
+
+    @classmethod
+    def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
+        return
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+class ProcessHandle(Handle):
+    """A collector in a process of this machine, connected by a pipe."""
+
+    _process: Any = None
+    _pipe: Connection
+
+    def start(self, state: State | None) -> None:
+        self.close()
+        context = _context()
+        self._pipe, remote = context.Pipe()
+        arguments = (remote, self.setup.to_bytes(), state)
+        self._process = context.Process(
+            target=_serve, args=arguments, daemon=True, name=f"collector {self.setup.place.number}"
+        )
+        try:
+            self._process.start()
+        except (OSError, MemoryError) as error:
+            raise ConfigError(f"cannot start a collector's process ({described(error)}); lower collectors.count") from error
+        finally:
+            remote.close()
+        self.weights = -1
+
+    def ask(self, call: Call) -> None:
+        with contextlib.suppress(OSError):  # it has died, which the answer will show
+            self._pipe.send(call)
+
+    def answer(self) -> Answer | None:
+        try:
+            return self.taken(self._pipe.recv()) if self._pipe.poll() else None
+        except (EOFError, OSError) as error:
+            self._process.join(CLOSING_TIME)
+            raise CollectorLost(f"its process has died (exit code {self._process.exitcode})") from error
+
+    @classmethod
+    def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
+        wait([handle._pipe for handle in handles if isinstance(handle, ProcessHandle)], seconds)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._pipe.close()  # by which it ends, unless it plays
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+
+@functools.cache
+def _context() -> Any:
+    """Where processes can fork, they fork off one that has imported torch once, which saves seconds for each."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rl_training.runtime.collector_handles"])
+    return context
+
+
+def _serve(pipe: Connection, content: bytes, state: State | None) -> None:
+    """The process of a collector: answers calls until the trainer closes the pipe or ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # which may reach all processes of a group; the trainer handles them
+    end_with_parent(os.getppid(), tied=True)
+    server = CollectorServer(content, state)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            pipe.send(server.play(pipe.recv()))

@@ -1,0 +1,97 @@
+"""Collectors as actors of a Ray cluster. Ray restarts nothing by itself: the trainer alone knows where a collector stood."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rl_training.errors import ConfigError, one_line
+from rl_training.runtime.collector_handles import CollectorLost, Handle
+from rl_training.runtime.ray_cluster import connected
+from rl_training.runtime.stretch_collector import Answer, Call, CollectorServer, Setup
+from rl_training.types import State
+from rl_training.version import __version__
+
+
+class Actor:
+    """What Ray runs on a node."""
+
+    def __init__(self, content: bytes, state: State | None) -> None:
+        self._server = CollectorServer(content, state)
+
+    def play(self, call: Call, version: str) -> Any:
+        """Plays a stretch, if the node has the trainer's version."""
+        return self._server.play(call) if version == __version__ else __version__
+
+
+class RayHandle(Handle):
+    """A collector on the cluster that ``ray``, the module, is connected to."""
+
+    def __init__(self, setup: Setup, ray: Any) -> None:
+        super().__init__(setup)
+        self._ray = ray
+        cpus = setup.config.collectors.cpus
+        self._class = ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(Actor)
+        self._content: Any = None
+        self._actor: Any = None
+        self._reply: Any = None
+
+    def start(self, state: State | None) -> None:
+        self.close()
+        if self._content is None:
+            self._content = self.setup.to_bytes()
+        self._actor = self._class.remote(self._content, state)
+        self.weights = -1
+
+    def ask(self, call: Call) -> None:
+        self._reply = self._actor.play.remote(call, __version__)
+
+    def answer(self) -> Answer | None:
+        exceptions = self._ray.exceptions
+        try:
+            if not self._ray.wait([self._reply], timeout=0)[0]:
+                return None
+            reply = self._ray.get(self._reply)
+        except exceptions.RayTaskError as error:
+            cause = one_line(str(error)).rpartition(": ")
+            raise ConfigError(
+                f"the nodes of the Ray cluster cannot run a collector ({cause[0].rpartition(' ')[2]}: {cause[2]}); install "
+                "rl-training and the modules of the environment on all of them, in the same versions"
+            ) from error
+        except (exceptions.RayActorError, exceptions.ObjectLostError, exceptions.OutOfMemoryError) as error:
+            raise CollectorLost(one_line(str(error))) from error
+        except exceptions.RayError as error:
+            raise ConfigError(f"Ray failed ({one_line(str(error))}); is its object store full?") from error
+        if isinstance(reply, str):
+            raise ConfigError(
+                f"a node of the Ray cluster has rl-training {reply}, this machine {__version__}; install the same on both"
+            )
+        return self.taken(reply)
+
+    @classmethod
+    def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
+        chosen = [handle for handle in handles if isinstance(handle, RayHandle)]
+        chosen[0]._ray.wait([handle._reply for handle in chosen], num_returns=1, timeout=seconds)
+
+    def close(self) -> None:
+        if self._actor is not None:
+            with contextlib.suppress(Exception):  # Ray itself may have ended
+                self._ray.kill(self._actor)
+            self._actor = None
+
+
+@contextlib.contextmanager
+def ray_handles(setups: Sequence[Setup]) -> Iterator[list[RayHandle]]:
+    """The collectors, on the cluster that the config names or on an instance that ends with the block."""
+    config = setups[0].config.collectors
+    needed = math.ceil(config.count * config.cpus)
+    with connected(config.address, num_cpus=needed) as ray:
+        there = ray.cluster_resources().get("CPU", 0.0)
+        if there < config.count * config.cpus:
+            raise ConfigError(
+                f"the Ray cluster has {there:g} CPUs, but {config.count} collectors of {config.cpus:g} CPUs need "
+                f"{config.count * config.cpus:g}; lower collectors.count or collectors.cpus, or add nodes first"
+            )
+        yield [RayHandle(setup, ray) for setup in setups]

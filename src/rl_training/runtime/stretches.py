@@ -1,0 +1,226 @@
+"""Collecting in stretches: every collector plays several steps with the same weights, here or elsewhere.
+
+The trainer is the only owner of truth. It keeps the state of each collector after the last stretch that it has taken in. If a
+collector dies, a new one starts from that state with the same weights and the same call, so its death leaves no trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from rl_training.algorithms.policy import Policy
+from rl_training.envs.boundary import StepInterrupted
+from rl_training.envs.pool import EnvPool, Episode
+from rl_training.errors import CollectorError
+from rl_training.experiment.collectors import CollectorsConfig
+from rl_training.models.encoder import on_cpu
+from rl_training.runtime.cadence import PhaseTimer
+from rl_training.runtime.collector import acting_copy
+from rl_training.runtime.collector_handles import CollectorLost, Handle, InlineHandle
+from rl_training.runtime.learner import Learner
+from rl_training.runtime.signals import StopRequest
+from rl_training.runtime.stretch_collector import Answer, Call
+from rl_training.types import State
+
+#: A collector that dies more often than this in one stretch would die for ever.
+MOST_DEATHS = 3
+#: Seconds between two looks at whether the run is to be stopped.
+TICK = 0.1
+
+
+class Stretches:
+    """The collectors of a run, behind the interface of a single ``Collector``."""
+
+    def __init__(
+        self,
+        config: CollectorsConfig,
+        handles: Sequence[Handle],
+        policy: Policy,
+        timer: PhaseTimer,
+        leaving: contextlib.ExitStack,
+    ) -> None:
+        """``leaving`` is closed after the collectors."""
+        self._exit = leaving
+        self._config, self._handles, self._timer = config, handles, timer
+        self._learned = policy
+        self._copy = None if on_cpu(policy.network) else acting_copy(policy)
+        self._states: list[State | None] = [None] * len(handles)  # acknowledged
+        self._calls: list[Call | None] = [None] * len(handles)  # that are not answered yet
+        self._deaths = [0] * len(handles)  # in the stretch under way
+        self._weights: State = {}  # of the last broadcast
+        self._version = 0
+        self._turn = 0
+        self._behind = 0  # stretches since the last broadcast
+        self._started = False
+        self._again = False  # whether the next stretch is one that was asked for before, with the weights of then
+        self.restarts = 0
+
+    # ------------------------------------------------------------------------------------------- as a collector
+
+    @property
+    def policy(self) -> Policy:
+        """The policy with the learner's weights, on the CPU."""
+        if self._copy is None:
+            return self._learned
+        self._copy.load_state_dict(self._learned.state_dict())
+        return self._copy
+
+    def pools(self) -> list[EnvPool]:
+        """Those in this process."""
+        return [handle.pool for handle in self._handles if isinstance(handle, InlineHandle)]
+
+    def start(self) -> None:
+        """The collectors start when they are first asked."""
+
+    def refresh(self) -> None:
+        """The weights of the learner are taken with the next call."""
+
+    def advance(self, env_steps: int, learner: Learner, stop: StopRequest) -> tuple[int, list[Episode]]:
+        """Takes in a stretch of every collector, or in free mode of one. Returns the number of steps, and the episodes that
+        have ended."""
+        self._begin(env_steps)
+        answers = self._first_answer(stop) if self._config.mode == "free" else self._all_answers(stop)
+        count = 0
+        episodes: list[Episode] = []
+        for number, answer in answers.items():
+            for env in self._handles[number].diverged:
+                learner.discard(env)
+            self._handles[number].diverged = []
+            learner.add_block(answer.block, answer.seen, self._handles[number].setup.place.first)
+            self._states[number], self._calls[number], self._deaths[number] = answer.state, None, 0
+            count += answer.env_steps
+            episodes += answer.episodes
+        if self._config.mode == "pipelined":
+            self._ask_all(env_steps + count)
+        return count, episodes
+
+    def _begin(self, env_steps: int) -> None:
+        if not self._started:
+            self._started = True
+            for handle, state in zip(self._handles, self._states, strict=True):
+                handle.start(state)
+        self._ask_all(env_steps)
+
+    # ----------------------------------------------------------------------------------------- asking and waiting
+
+    def _ask_all(self, env_steps: int) -> None:
+        """Asks all collectors that have nothing to do, with the weights of now, if a broadcast is due."""
+        idle = [number for number, call in enumerate(self._calls) if call is None]
+        if not idle:
+            return
+        if not self._again:
+            if self._behind == 0:
+                self._weights = {name: value.cpu().numpy() for name, value in self._learned.state_dict().items()}
+                self._version += 1
+            self._behind = (self._behind + len(idle)) % (self._config.broadcast_interval * len(self._handles))
+        self._again = False
+        for number in idle:
+            self._ask(number, Call(env_steps, self._config.stretch, self._version, None))
+
+    def _ask(self, number: int, call: Call) -> None:
+        handle = self._handles[number]
+        known, handle.weights = handle.weights == self._version, self._version
+        call = call._replace(version=self._version, weights=None if known else self._weights)
+        self._calls[number] = call
+        handle.ask(call)
+
+    def _all_answers(self, stop: StopRequest) -> dict[int, Answer]:
+        """A round is taken in whole or not at all."""
+        answers: dict[int, Answer] = {}
+        while len(answers) < len(self._handles):
+            waiting = [number for number in range(len(self._handles)) if number not in answers]
+            answers |= self._answers(waiting, stop)
+        return {number: answers[number] for number in sorted(answers)}
+
+    def _first_answer(self, stop: StopRequest) -> dict[int, Answer]:
+        """The answer of a collector whose turn is as far ahead as possible."""
+        while True:
+            turns = [(self._turn + k) % len(self._handles) for k in range(len(self._handles))]
+            for number, answer in self._answers(turns, stop, most=1).items():
+                self._turn = number + 1
+                return {number: answer}
+
+    def _answers(self, numbers: Sequence[int], stop: StopRequest, most: int | None = None) -> dict[int, Answer]:
+        """The answers that there are now, or soon."""
+        handles = [self._handles[number] for number in numbers]
+        if not isinstance(handles[0], InlineHandle):
+            self._timer.lap("rest")
+            type(handles[0]).wait(handles, TICK)
+            self._timer.lap("waiting")
+            if stop:
+                raise StepInterrupted  # what is under way is played again when the run is resumed
+        answers: dict[int, Answer] = {}
+        for number in numbers:
+            answer = self._answer(number, stop)
+            if answer is not None:
+                answers[number] = answer
+                if len(answers) == most:
+                    break
+        return answers
+
+    def _answer(self, number: int, stop: StopRequest) -> Answer | None:
+        try:
+            return self._handles[number].answer()
+        except CollectorLost as lost:
+            if stop:
+                raise StepInterrupted from lost  # by the same signal
+            self._restart(number, lost)
+            return None
+
+    def _restart(self, number: int, lost: CollectorLost) -> None:
+        self._deaths[number] += 1
+        self.restarts += 1
+        if self._deaths[number] > MOST_DEATHS:
+            envs = self._handles[number].setup.place
+            raise CollectorError(
+                f"collector {number} (environments {envs.first} to {envs.first + envs.envs - 1}) has died "
+                f"{self._deaths[number]} times in one stretch, the last time because {lost}"
+            )
+        call = self._calls[number]
+        assert call is not None
+        self._handles[number].start(self._states[number])
+        self._ask(number, call)
+
+    # ------------------------------------------------------------------------------------------------- state
+
+    def recover(self) -> list[int]:
+        """After a fault, lets all collectors start again from what was taken in."""
+        if self._started and any(call is not None for call in self._calls):
+            self._again = self._keeps_weights()
+            self._let_go()
+        return []
+
+    def _let_go(self) -> None:
+        """Forgets what is under way: the collectors start again when they are next asked."""
+        self._calls = [None] * len(self._handles)
+        self._deaths = [0] * len(self._handles)
+        self._started = False
+
+    def _keeps_weights(self) -> bool:
+        """Whether what is under way was asked for with weights that the learner may no longer have."""
+        return self._config.mode != "free" and any(call is not None for call in self._calls)
+
+    def state_dict(self) -> State:
+        again = self._again or self._keeps_weights()
+        keeps = again or (self._behind != 0 and self._config.mode != "free")
+        return {
+            "states": list(self._states),
+            "weights": dict(self._weights) if keeps else None,
+            "behind": self._behind,
+            "again": again,
+        }
+
+    def load_state_dict(self, state: State) -> list[int]:
+        self._states, self._again = list(state["states"]), state["again"]
+        self._behind = 0 if state["weights"] is None else state["behind"]
+        self._let_go()
+        if state["weights"] is not None:
+            self._weights = dict(state["weights"])
+            self._version += 1
+        return []
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.close()
+        self._exit.close()

@@ -1,0 +1,81 @@
+"""Work on Ray: one instance for all of these tests, with real processes that are really killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import env_of_tests, final_fingerprint, tiny_values
+from test_collectors import stretch_config, trained
+
+from rl_training.bench.store import load_results
+from rl_training.cli import main
+from rl_training.errors import ConfigError, RLTrainingError
+from rl_training.experiment import aggregate
+from rl_training.runtime.ray_cluster import connected
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow  # starting Ray takes 10 to 20 seconds
+
+CPUS = 3
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    with connected(None, num_cpus=CPUS) as module:
+        yield module
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(aggregate, "RESAMPLES", 50)
+    return tmp_path
+
+
+def test_a_bench_on_ray_survives_the_death_of_a_task(ray: Any, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = {**env_of_tests("dqn", "Mortal"), "env_kwargs": {"deaths": str(place / "deaths"), "whom": "parent"}}
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", **env)))
+    main(["train", "--config", "tiny.yaml", "--output-dir", "whole", "--quiet"])
+    Path("deaths").write_text("150")
+    assert main(["bench", "tiny.yaml", "--seeds", "1", "--runs", "runs", "--ray"]) == 0
+    shown = capsys.readouterr()
+    assert "[1/1] tiny.yaml seed 0: " in shown.err
+    assert not Path("deaths").read_text(), "no task was killed"
+    assert list(load_results(Path("runs/learning.json"))["tiny.yaml"]) == ["0"]
+    assert final_fingerprint(Path("runs/tiny/seed0")) == final_fingerprint(Path("whole"))
+
+
+def test_a_failing_task_is_named_in_one_line(ray: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.yaml").write_text(yaml.safe_dump(tiny_values("dqn", env_id="no_such_module:Env-v0")))
+    assert main(["bench", "broken.yaml", "--seeds", "1", "--runs", "runs", "--ray"]) == 1
+    failures = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed: ")]
+    assert len(failures) == 1
+    assert "broken.yaml seed 0" in failures[0]
+    assert "no_such_module" in failures[0]
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo", "r2d2", "drqv2"])
+def test_collectors_on_ray_that_are_killed_leave_no_trace(ray: Any, name: str, tmp_path: Path) -> None:
+    mode = {"mode": "pipelined"} if name == "dqn" else {}
+    inline, _ = trained(stretch_config(name, tmp_path / "inline", **mode))
+    (tmp_path / "deaths").write_text("37")
+    away, restarts = trained(stretch_config(name, tmp_path / "ray", str(tmp_path / "deaths"), kind="ray", **mode))
+    assert restarts == 1
+    assert away == inline
+
+
+def test_a_module_that_the_nodes_cannot_import_is_named(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only_here.py").write_text("from rl_training_test_envs import RandomWalkEnv as Walk\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = stretch_config("dqn", tmp_path / "run", kind="ray").with_values(env_id="only_here:Walk", env_kwargs={})
+    with pytest.raises(RLTrainingError, match="only_here"):
+        trained(config)
+
+
+def test_too_few_cpus(ray: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has 3 CPUs, but 2 collectors of 2 CPUs need 4; lower collectors.count"):
+        trained(stretch_config("dqn", tmp_path / "run", kind="ray", cpus=2))
