@@ -68,7 +68,9 @@ LEAVES = st.one_of(
     SHAPES.map(lambda shape: spaces.Box(-5.0, 5.0, shape, np.float32)),
     SHAPES.map(lambda shape: spaces.Box(-5.0, 5.0, shape, np.float64)),
     st.tuples(st.integers(1, 4), st.integers(-2, 2)).map(lambda n: spaces.Discrete(n[0], start=n[1])),
-    st.lists(st.integers(1, 3), min_size=1, max_size=3).map(spaces.MultiDiscrete),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(-2, 2)), min_size=1, max_size=3).map(
+        lambda choices: spaces.MultiDiscrete([n for n, _ in choices], start=[start for _, start in choices])
+    ),
     st.integers(1, 4).map(spaces.MultiBinary),
     st.sampled_from([(3, 5, 4), (6, 5, 3), (2, 7, 7)]).map(lambda shape: spaces.Box(0, 255, shape, np.uint8)),
     st.sampled_from([(37, 36, 2), (1, 36, 38)]).map(lambda shape: spaces.Box(0.0, 1.0, shape, np.float32)),
@@ -442,6 +444,20 @@ def test_a_mask_may_have_one_array_for_each_choice() -> None:
     assert problem is not None
     assert "(4,)" in problem
     assert "5 values of the 2 choices" in problem
+
+
+def test_the_mask_of_a_dict_observation_is_stored() -> None:
+    spec = described(spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1.0, 1.0, (2,), np.float32)}), spaces.Discrete(3))
+    action = ActionSpec(**{**vars(spec.action), "masked": True})
+    store = make_receiver(SpaceSpec(spec.observation, action)).store
+    out, masks = np.zeros((1, 4), np.float32), np.zeros((1, 3), np.bool_)
+    observed = {"a": 1, "b": np.array([0.5, -0.5], np.float32)}
+    assert store(out, masks, 0, (observed, [0, 1, 1])) is None
+    assert out.tolist() == [[0.0, 1.0, 0.5, -0.5]]
+    assert masks.tolist() == [[False, True, True]]
+    problem = store(out, masks, 0, (observed, [1, 1]))
+    assert problem is not None
+    assert "(2,)" in problem
 
 
 def test_a_run_keeps_what_its_observations_were_taken_for(tmp_path: Path) -> None:

@@ -243,8 +243,8 @@ def kill_a_run(
         moment = draw_moment(rng, progress) if left else None
         ended = in_a_process(partial(continue_run, command(config, run), moment), folder / "log")
         said += ended.printed
-        if moment is None or ended.code != -signal.SIGKILL:
-            break  # a run that is over before the moment is no kill
+        if moment is None or ended.code != -signal.SIGKILL or not ended.reported:
+            break  # a run that is over before the moment is no kill, and one that hangs has told no place
         kills.append({**asdict(moment), **ended.reported[0], "orphans": ended.orphans})
     if ended.code != 0:
         outcome = f"exit code {ended.code}"

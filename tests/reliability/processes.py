@@ -41,7 +41,8 @@ class Teller:
 
 def in_a_process(work: Callable[[Teller], int], log: Path, patience: float = PATIENCE) -> Ended:
     """Runs the work in a process with a session of its own; its result is the exit code. Waits until all of its processes
-    have ended. A process that reports nothing and does not end within the patience is killed: its exit code is -9."""
+    have ended. A process that reports nothing is killed (its exit code is -9) when it has not computed anything within the
+    patience, or for as long as that: however busy the machine is, one that still makes progress is left alone."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -72,7 +73,7 @@ def _child(work: Callable[[Teller], int], log: Path, descriptor: int) -> None:
 
 def _listen(pid: int, reader: int, patience: float) -> tuple[list[Any], int]:
     os.set_blocking(reader, False)
-    heard, deadline = b"", time.monotonic() + patience
+    heard, deadline, computed = b"", time.monotonic() + patience, _cpu_seconds(pid)
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         piece = _read(reader)
@@ -84,9 +85,17 @@ def _listen(pid: int, reader: int, patience: float) -> tuple[list[Any], int]:
             os.close(reader)
             return [json.loads(line) for line in heard.splitlines()], status
         if time.monotonic() > deadline:
-            os.killpg(pid, signal.SIGKILL)
+            before, computed = computed, _cpu_seconds(pid)
+            if not before < computed < patience:
+                os.killpg(pid, signal.SIGKILL)
             deadline = time.monotonic() + patience
         time.sleep(0.002)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """What a process has computed so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _read(reader: int) -> bytes:

@@ -21,12 +21,12 @@ class Boundary:
 
     def __init__(self) -> None:
         self.since = 0.0  # when the call that is under way began; 0 if there is none
-        self.calls: float = 1  # how many calls it stands for: a replay is many steps
+        self.calls = 1  # how many calls it stands for: a replay is many steps
         self.broken_off = False  # whether a call was ever broken off
         self._held = False
         self._released = threading.Event()
 
-    def enter(self, calls: float = 1) -> None:
+    def enter(self, calls: int = 1) -> None:
         self.calls = calls
         self.since = time.monotonic()
 

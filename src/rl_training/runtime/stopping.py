@@ -23,7 +23,7 @@ class TrainerStop:
         self._trainer = trainer
 
     def boundaries(self) -> list[Boundary]:
-        return [pool.boundary for pool in self._trainer.pools()]
+        return [*(pool.boundary for pool in self._trainer.pools()), self._trainer.creating]
 
     def leave_environments(self) -> None:
         """After an interruption, which may have come just when a pool was about to do this itself."""

@@ -7,13 +7,13 @@ would have taken.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm, OnPolicyAlgorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
+from rl_training.envs.boundary import Boundary
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.pool import EnvPool
@@ -85,6 +85,7 @@ class Trainer:
         self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
         self.collector: Collector | Stretches = collecting.make(pool, policy, self.timer)
         self._eval_pool: EnvPool | None = None
+        self.creating = Boundary()  # of the environments for evaluation
         self.env_steps = 0
         self.changes: Mapping[str, Change] = {}  # of settings, since the checkpoint that the run continues from
         self.episodes = EpisodeStatistics()
@@ -275,16 +276,13 @@ class Trainer:
         return result
 
     def _make_eval_pool(self) -> EnvPool:
-        """Creating environments may hang as their steps may; there is no time limit for it."""
-        boundaries = [pool.boundary for pool in self.collector.pools()[:1]]  # none if the collectors are in other processes
+        """Creating environments may hang as their steps may."""
         try:
-            for boundary in boundaries:
-                boundary.enter(calls=math.inf)
+            self.creating.enter()
             envs = self.config.eval.num_envs
             return make_pool(self.config, self._factory, SELECTION_EPISODES, envs, recorded=self._recorded)
         finally:
-            for boundary in boundaries:
-                boundary.leave()
+            self.creating.leave()
 
     def train_metrics(self) -> dict[str, float]:
         scheduled = self.algorithm.schedule_values(self.env_steps)
