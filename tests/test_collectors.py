@@ -190,7 +190,7 @@ def assert_each_once_and_in_order(trainer: Trainer) -> None:
 @pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.slow)])
 def test_free_collectors_lose_and_double_no_step(kills: int, tmp_path: Path) -> None:
     deaths = tmp_path / "deaths"
-    deaths.write_text("\n".join(["13"] * kills))
+    deaths.write_text("\n".join(["31"] * kills))  # more than the replay of two episodes and a stretch
     total = 60 * kills + 200
     trainer = start_training(free_config(tmp_path / "run", deaths, total), command="test")
     trainer.train(total // 2)

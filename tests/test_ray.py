@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ CPUS = 3
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
+    os.environ["RAY_worker_niceness"] = "0"  # as polite as Ray is by default, its processes get nothing of a busy machine
     with connected(None, num_cpus=CPUS) as module:
         yield module
 
