@@ -26,7 +26,8 @@ CPUS = 3
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    os.environ["RAY_worker_niceness"] = "0"  # as polite as Ray is by default, its processes get nothing of a busy machine
+    # As polite as Ray's processes are by default, they get nothing of a busy machine.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (Ray's own spelling)
     with connected(None, num_cpus=CPUS) as module:
         yield module
 
