@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,8 @@ def assert_each_once_and_in_order(trainer: Trainer) -> None:
     assert len(stored) == len(set(stored)) == trainer.env_steps, "steps are lost or doubled"
     played = 0
     for env in range(8):
-        episodes = [derive_seed(trainer.config.seed, "env", env, number) % (1 << 24) for number in range(len(stored))]
+        seeds = (derive_seed(trainer.config.seed, "env", env, number) % (1 << 24) for number in itertools.count())
+        episodes = list(itertools.takewhile({seed for seed, _ in stored}.__contains__, seeds))
         own = [step for step in stored if step[0] in set(episodes)]
         assert own == [(seed, number) for seed in episodes for number in range(7)][: len(own)]
         played += len(own)
