@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-dmc test-cpus test-margins test-kill test-fuzz reliability check format docs stubs golden learn learn-peers bench bench-quick bench-checkpoints clean
+.PHONY: help setup train test test-slow test-dmc test-cpus test-margins test-kill test-fuzz reliability check format docs stubs golden learn learn-peers bench bench-quick bench-scale bench-checkpoints clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -94,6 +94,9 @@ bench: $(BENCH_READY)  ## measure speed against the peers and update docs/benchm
 
 bench-quick: $(BENCH_READY)  ## measure a subset in under five minutes and only print it
 	$(BIN)/python benchmarks/speed.py --quick
+
+bench-scale: $(BENCH_READY)  ## measure what collectors cost the learner and update docs/scale.md
+	$(BIN)/python benchmarks/scale.py
 
 bench-checkpoints: $(BENCH_READY)  ## measure what saving a large replay costs and update docs/benchmarks.md
 	$(BIN)/python benchmarks/checkpoints.py

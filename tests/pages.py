@@ -185,5 +185,5 @@ def run_page(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "examples").symlink_to(ROOT / "examples")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PYTHONPATH": ""}
-    command = [sys.executable, "-c", DRIVER, "steps.json"]
-    return subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, check=False, timeout=PATIENCE)
+    command, patience = [sys.executable, "-c", DRIVER, "steps.json"], PATIENCE * len(steps)
+    return subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, check=False, timeout=patience)

@@ -40,8 +40,7 @@ def overview() -> str:
     """All algorithms in one table."""
     rows = [
         (
-            f"[{text(algorithm.public_name)}]({name}.md)",
-            code(name),
+            f"[{text(algorithm.public_name)}]({name}.md)<br>{code(name)}",
             kinds(algorithm.observations),
             kinds(algorithm.actions),
             learns_from(algorithm),
@@ -49,7 +48,7 @@ def overview() -> str:
         )
         for name, algorithm in built_in().items()
     ]
-    return table(("agent", "key", "observations", "actions", "learns from", "in a line"), rows)
+    return table(("agent, key", "observations", "actions", "learns from", "in a line"), rows)
 
 
 def facts(name: str) -> str:

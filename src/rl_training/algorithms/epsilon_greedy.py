@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Set
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from rl_training.algorithms.config import Count, Fraction, OffPolicyConfig, ScheduledFraction, decaying
+from rl_training.algorithms.config import Count, Fraction, Number, OffPolicyConfig, ScheduledFraction, decaying
 from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.strict_model import MAY_CHANGE, searched
 from rl_training.models.action_head import index_to_env
@@ -33,6 +33,10 @@ class EpsilonGreedyConfig(OffPolicyConfig):
         None,
         description="epsilon, a number or a schedule, instead of the linear decay of the exploration_* settings",
         json_schema_extra=MAY_CHANGE,
+    )
+
+    epsilon_spread: Annotated[Number, Field(ge=0.0)] = Field(
+        0.0, description="environment i of N explores with epsilon^(1 + spread * i / (N - 1)); 0: all use epsilon"
     )
 
     DECAY: ClassVar = ("exploration_initial_eps", "exploration_final_eps", "exploration_steps")
@@ -64,13 +68,20 @@ class EpsilonPolicy(Policy):
         super().__init__(network, spec)
         self._warm_up = config.learning_starts
         self._schedule = config.epsilon_schedule()
+        self._spread = config.epsilon_spread
 
     def epsilon(self, env_steps: int) -> float:
         return 1.0 if env_steps < self._warm_up else self._schedule(env_steps)
 
     def epsilons(self, env_steps: int, envs: int) -> Array | float:
-        """Epsilon of each environment, or one value for all."""
-        return self.epsilon(env_steps)
+        """Epsilon of each environment, or one value for all. With a spread it is epsilon^(1 + spread * i / (N - 1)) for
+        environment i of all N of the run (Horgan et al., arXiv:1803.00933)."""
+        epsilon = self.epsilon(env_steps)
+        if not self._spread:
+            return epsilon
+        first, total = self.place or (0, envs)
+        exponents: Array = 1.0 + self._spread * (first + np.arange(envs)) / max(1, total - 1)
+        return epsilon**exponents
 
     def draw(
         self, rng: np.random.Generator, env_steps: int, envs: int, action_mask: NDArray[np.bool_] | None

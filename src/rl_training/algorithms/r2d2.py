@@ -3,13 +3,13 @@ the other parts of the paper as options."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rl_training.algorithms.config import Count, Fraction, Number, Positive
+from rl_training.algorithms.config import Count, Fraction, Positive
 from rl_training.algorithms.recurrent_value import (
     RecurrentQLearning,
     RecurrentQPolicy,
@@ -47,9 +47,6 @@ class R2D2Config(RecurrentValueConfig):
     overlap: Count = Field(0, description="steps shared by neighbouring sequences")
     rescale_values: bool = Field(False, description="learn rescaled values: sgn(x)(sqrt(|x| + 1) - 1) + x/1000")
     previous_inputs: bool = Field(False, description="also feed the previous action and reward to the LSTM")
-    epsilon_spread: Annotated[Number, Field(ge=0.0)] = Field(
-        0.0, description="environment i of N explores with epsilon^(1 + spread * i / (N - 1)); 0: all use epsilon"
-    )
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
 
     @model_validator(mode="after")
@@ -100,7 +97,7 @@ class R2D2(RecurrentQLearning[R2D2Config]):
             dueling=config.dueling,
             takes_previous=config.previous_inputs,
         )
-        return RecurrentQPolicy(network, spec, config, epsilon_spread=config.epsilon_spread)
+        return RecurrentQPolicy(network, spec, config)
 
     def update(self, batch: SequenceBatch, env_steps: int = 0) -> UpdateResult:
         result = super().update(batch, env_steps)

@@ -58,24 +58,12 @@ class RecurrentQPolicy(EpsilonPolicy):
 
     network: LSTMQNetwork
 
-    def __init__(
-        self, network: LSTMQNetwork, spec: SpaceSpec, config: RecurrentValueConfig, *, epsilon_spread: float = 0.0
-    ) -> None:
+    def __init__(self, network: LSTMQNetwork, spec: SpaceSpec, config: RecurrentValueConfig) -> None:
         super().__init__(network, spec, config)
         self.takes_reward = network.takes_previous
         self._reward_limit = config.clip_reward or float("inf")  # acting clips rewards as learning does
-        self._spread = epsilon_spread
         self._states = len(network.core.state_names)
         self._step: Callable[[Array, Carry, Array | None], tuple[Array, Carry]] | None = None
-
-    def epsilons(self, env_steps: int, envs: int) -> Array | float:
-        """With a spread, epsilon^(1 + spread * i / (N - 1)) for environment i of N (Horgan et al., arXiv:1803.00933)."""
-        epsilon = super().epsilons(env_steps, envs)
-        if not self._spread:
-            return epsilon
-        first, total = self.place or (0, envs)
-        exponents: Array = 1.0 + self._spread * (first + np.arange(envs)) / max(1, total - 1)
-        return epsilon**exponents
 
     def choose(self, given: ActInput) -> PolicyOutput:
         obs, carry, rng, env_steps, action_mask = given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rl_training.experiment.collectors import CollectorsConfig
 from rl_training.models.observation import describe_action, describe_observation
 
 if TYPE_CHECKING:
@@ -18,6 +19,19 @@ def announce_run(trainer: Trainer) -> None:
     action = describe_action(spec.action)
     if action is not None:
         trainer.progress.note(f"action: {action}")
+    if not trainer.config.collectors.step_by_step:
+        trainer.progress.note(f"collectors: {describe_collectors(trainer.config.collectors)}")
+
+
+def describe_collectors(config: CollectorsConfig) -> str:
+    """One line about collecting in stretches, with what a user must know of it."""
+    line = f"{config.count} ({config.kind}), stretches of {config.stretch} steps, {config.mode}"
+    if config.mode == "free":
+        line += "; a free run cannot be reproduced, but none of its steps is lost or doubled"
+    if config.kind == "ray":
+        where = "an instance on this machine" if config.address is None else f"the cluster at {config.address}"
+        line += f"; Ray is {where}, where whoever has its token can run code: docs/security.md"
+    return line
 
 
 def describe_run(trainer: Trainer) -> str:

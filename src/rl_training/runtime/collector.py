@@ -75,6 +75,10 @@ class Collector:
     def pools(self) -> list[EnvPool]:
         return [self.pool]
 
+    def time_metrics(self) -> dict[str, float]:
+        """What may differ when a run is repeated."""
+        return {}
+
     def recover(self) -> list[int]:
         """After a failed step, puts all environments back to where they were before it. Returns those that could not be
         restored and started a new episode."""

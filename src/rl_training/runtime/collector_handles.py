@@ -26,6 +26,7 @@ from rl_training.runtime.stretch_collector import (
     Reply,
     Setup,
     StretchCollector,
+    arithmetic,
     raise_again,
     unpacked,
 )
@@ -72,6 +73,12 @@ class Handle(ABC):
         """What a reply from another process holds, or the error in it."""
         for text in reply.warnings:
             warnings.warn(text, stacklevel=2)
+        if reply.arithmetic is not None and reply.arithmetic != arithmetic():
+            warnings.warn(
+                f"the CPU of collector {self.setup.place.number} rounds differently from this one, so this is not the run "
+                "that a single type of CPU gives, bit for bit",
+                stacklevel=2,
+            )
         self.diverged += reply.diverged
         if reply.error is not None:
             raise_again(reply.error)

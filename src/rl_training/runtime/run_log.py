@@ -99,6 +99,7 @@ class RunLog:
             "time/cpu_seconds": round(self._earlier_cpu_seconds + cpu_seconds() - self._cpu_start, 3),
             **{f"time/{phase}_seconds": round(spent, 3) for phase, spent in self._phases().items()},
             "time/steps_per_second": round(env_steps / max(seconds, 1e-9), 1),
+            **self._trainer.collector.time_metrics(),
         }
 
     def info(self, env_steps: int) -> dict[str, Any]:

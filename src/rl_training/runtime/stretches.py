@@ -7,7 +7,10 @@ collector dies, a new one starts from that state with the same weights and the s
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Sequence
+
+import numpy as np
 
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.boundary import StepInterrupted
@@ -25,6 +28,8 @@ from rl_training.types import State
 
 #: A collector that dies more often than this in one stretch would die for ever.
 MOST_DEATHS = 3
+#: The weights of how many stretches the statistics are about.
+RECENT_STRETCHES = 100
 #: Seconds between two looks at whether the run is to be stopped.
 TICK = 0.1
 
@@ -54,6 +59,10 @@ class Stretches:
         self._behind = 0  # stretches since the last broadcast
         self._started = False
         self._again = False  # whether the next stretch is one that was asked for before, with the weights of then
+        self._learned_updates = 0  # updates that the learner has made
+        self._updates = 0  # ... and had made at the last broadcast
+        self._made_at = [0] * len(handles)  # ... and at the one whose weights the call of each collector has
+        self._lags: deque[int] = deque(maxlen=RECENT_STRETCHES)
         self.restarts = 0
 
     # ------------------------------------------------------------------------------------------- as a collector
@@ -79,6 +88,7 @@ class Stretches:
     def advance(self, env_steps: int, learner: Learner, stop: StopRequest) -> tuple[int, list[Episode]]:
         """Takes in a stretch of every collector, or in free mode of one. Returns the number of steps, and the episodes that
         have ended."""
+        self._learned_updates = learner.updates
         self._begin(env_steps)
         answers = self._first_answer(stop) if self._config.mode == "free" else self._all_answers(stop)
         count = 0
@@ -90,10 +100,21 @@ class Stretches:
             learner.add_block(answer.block, answer.seen, self._handles[number].setup.place.first)
             self._states[number], self._calls[number], self._deaths[number] = answer.state, None, 0
             count += answer.env_steps
+            self._lags.append(learner.updates - self._made_at[number])
             episodes += answer.episodes
         if self._config.mode == "pipelined":
             self._ask_all(env_steps + count)
         return count, episodes
+
+    def time_metrics(self) -> dict[str, float]:
+        """By how many updates the weights of the last stretches were behind the learner's when they were taken in, how often
+        collectors were started again, and the share of time in which the trainer waited for them."""
+        metrics: dict[str, float] = {"time/collector_restarts": self.restarts}
+        metrics["time/waiting_share"] = round(self._timer.seconds["waiting"] / max(self._timer.total, 1e-9), 4)
+        if self._lags:
+            metrics["time/weights_lag_mean"] = round(float(np.mean(self._lags)), 2)
+            metrics["time/weights_lag_p95"] = float(np.percentile(self._lags, 95))
+        return metrics
 
     def _begin(self, env_steps: int) -> None:
         if not self._started:
@@ -112,7 +133,7 @@ class Stretches:
         if not self._again:
             if self._behind == 0:
                 self._weights = {name: value.cpu().numpy() for name, value in self._learned.state_dict().items()}
-                self._version += 1
+                self._version, self._updates = self._version + 1, self._learned_updates
             self._behind = (self._behind + len(idle)) % (self._config.broadcast_interval * len(self._handles))
         self._again = False
         for number in idle:
@@ -122,7 +143,7 @@ class Stretches:
         handle = self._handles[number]
         known, handle.weights = handle.weights == self._version, self._version
         call = call._replace(version=self._version, weights=None if known else self._weights)
-        self._calls[number] = call
+        self._calls[number], self._made_at[number] = call, self._updates
         handle.ask(call)
 
     def _all_answers(self, stop: StopRequest) -> dict[int, Answer]:
