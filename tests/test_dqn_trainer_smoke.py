@@ -32,7 +32,16 @@ def check_run(result: TrainResult, algo: str) -> None:
     assert [record["step"] for record in records if record["kind"] == "eval"] == [90, 180]
     last = records[-1]
     assert {"loss", "q_value_mean", "target_mean", "td_error_mean", "return_mean", "epsilon"} <= set(last)
-    assert set(result.seconds) == {"compilation", "environment", "acting", "sampling", "update", "evaluation", "rest", "waiting"}
+    assert set(result.seconds) == {
+        "compilation",
+        "environment",
+        "acting",
+        "sampling",
+        "update",
+        "evaluation",
+        "rest",
+        "waiting",
+    }
 
 
 def test_train_dqn_writes_checkpoint_and_metrics(tmp_path: Path) -> None:
