@@ -21,7 +21,7 @@ def check_run(result: TrainResult, algo: str) -> None:
     assert run is not None
     assert result.checkpoint is not None
     assert (result.env_steps, result.interrupted_by) == (240, None)
-    assert result.updates == (240 - 20) // 4 + 1
+    assert result.updates == (240 - 20) // 4
     assert verify_checkpoint(result.checkpoint)["info"]["step"] == 240
     assert yaml.safe_load((run / "config.yaml").read_text())["algo"] == algo
     assert json.loads((run / "metadata.json").read_text())["seed"] == 0
@@ -32,7 +32,16 @@ def check_run(result: TrainResult, algo: str) -> None:
     assert [record["step"] for record in records if record["kind"] == "eval"] == [90, 180]
     last = records[-1]
     assert {"loss", "q_value_mean", "target_mean", "td_error_mean", "return_mean", "epsilon"} <= set(last)
-    assert set(result.seconds) == {"compilation", "environment", "acting", "sampling", "update", "evaluation", "rest"}
+    assert set(result.seconds) == {
+        "compilation",
+        "environment",
+        "acting",
+        "sampling",
+        "update",
+        "evaluation",
+        "rest",
+        "waiting",
+    }
 
 
 def test_train_dqn_writes_checkpoint_and_metrics(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_one_that_cannot_be_a_graph_is_left_eager() -> None:
     trainer = Trainer(tiny_config("dqn", algo_kwargs=settings))
     trainer.train(60)
     trainer.close()
-    assert trainer.learner.updates > 10
+    assert trainer.learner.updates == 10
 
 
 @pytest.mark.parametrize("algo", ACTOR_CRITICS)
