@@ -267,7 +267,7 @@ def test_a_stop_ends_the_wait_for_a_lock() -> None:
         waiting.start()
         waiting.join(0.3)
         assert waiting.is_alive()
-        runner._stopping.set()
+        runner._stop()
         waiting.join(PATIENCE)
         assert not waiting.is_alive()
 

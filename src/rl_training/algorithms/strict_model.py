@@ -3,7 +3,6 @@ range that ``tune`` searches."""
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -52,7 +51,6 @@ def search_ranges(model: type[BaseModel]) -> dict[str, dict[str, JsonValue]]:
     return ranges
 
 
-@functools.cache
 def old_names(model: type[BaseModel]) -> dict[str, str]:
     """Maps the old names of a model's settings to their current names. A subclass that redefines a setting keeps them."""
     names: dict[str, str] = {}
