@@ -107,7 +107,7 @@ def test_no_noise_in_evaluation_and_the_same_noise_in_numpy() -> None:
 
 @pytest.mark.parametrize("algo", VALUE_FAMILY)
 def test_a_noisy_agent_explores_by_noise_and_is_deterministic_in_evaluation(algo: str) -> None:
-    trainer = Trainer(tiny_config(algo, algo_kwargs={"noisy": True, "learning_starts": 20}))
+    trainer = Trainer(tiny_config(algo, algo_kwargs={"noisy": True, "learning_starts": 20, "train_freq": 1}))
     trainer.train(60)
     policy: Any = trainer.policy
     assert policy.epsilon(10) == 1.0

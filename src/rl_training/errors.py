@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-MOST_CHOICES_SHOWN = 60
+MOST_CHOICES_SHOWN = 80
 #: longest part of a value that a message repeats, and of a name that is compared with the valid ones
 MOST_SHOWN = 200
 #: what the code of others (environments, wrappers, modules) may raise without ending our process
