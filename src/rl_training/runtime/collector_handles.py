@@ -28,7 +28,6 @@ from rl_training.runtime.stretch_collector import (
     StretchCollector,
     arithmetic,
     raise_again,
-    unpacked,
 )
 from rl_training.types import State
 
@@ -83,7 +82,7 @@ class Handle(ABC):
         if reply.error is not None:
             raise_again(reply.error)
         assert reply.answer is not None
-        return unpacked(reply.answer)
+        return reply.answer
 
 
 class InlineHandle(Handle):
