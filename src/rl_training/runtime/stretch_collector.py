@@ -7,12 +7,14 @@ that goes with every answer, so that a collector which is made from that state e
 from __future__ import annotations
 
 import hashlib
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
+import safetensors.numpy
 import torch
 
 from rl_training import errors
@@ -84,7 +86,7 @@ class Call(NamedTuple):
     env_steps: int
     steps: int
     version: int  # of the weights
-    weights: State | None  # None: the collector has them
+    weights: bytes | None  # as ``packed_weights`` made them; None: the collector has them
 
 
 class Answer(NamedTuple):
@@ -94,7 +96,24 @@ class Answer(NamedTuple):
     seen: Step | None  # the steps themselves, for an algorithm with running statistics
     env_steps: int  # over all environments of the collector
     episodes: list[Episode]
-    state: State
+    state: State | bytes  # bytes from another process: ``packed_state``
+
+
+def packed_weights(policy: Policy) -> bytes:
+    """The weights of a policy as they are now."""
+    return safetensors.numpy.save(  # type: ignore[no-any-return]
+        {name: value.cpu().numpy() for name, value in policy.network.state_dict().items()}
+    )
+
+
+def packed_state(state: State | bytes) -> bytes:
+    """The state of a collector for another process of this run. The trainer seldom needs what is in it."""
+    return state if isinstance(state, bytes) else pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
+
+
+def unpacked_state(state: State | bytes) -> State:
+    """The state itself."""
+    return cloudpickle.loads(state) if isinstance(state, bytes) else state
 
 
 class StretchCollector:
@@ -120,12 +139,13 @@ class StretchCollector:
             self._keeps_steps = normalizes or config.algo_kwargs.normalize_rewards  # type: ignore[attr-defined]
         self._version = -1
 
-    def start(self, state: State | None) -> list[int]:
+    def start(self, state: State | bytes | None) -> list[int]:
         """Starts the first episodes, or continues from a state. Returns the places of the environments that could not be
         restored and started a new episode."""
         if state is None:
             self._collector.start()
             return []
+        state = unpacked_state(state)
         diverged = self._collector.load_state_dict(state)
         if self._recorder is not None:
             self._recorder.load_state_dict(state["recorder"])
@@ -136,8 +156,8 @@ class StretchCollector:
     def play(self, call: Call) -> Answer:
         """Plays a stretch."""
         if call.weights is not None and call.version != self._version:
-            weights = {name: torch.from_numpy(np.array(value)) for name, value in call.weights.items()}  # Ray's are read-only
-            self._policy.load_state_dict(weights)
+            weights = safetensors.numpy.load(call.weights)
+            self._policy.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in weights.items()})
             self._version = call.version
         items: list[Any] = []
         steps: list[Step] = []
@@ -183,7 +203,7 @@ class Reply(NamedTuple):
 class CollectorServer:
     """A collector in a process of its own, behind two calls that never raise: errors come back as plain data."""
 
-    def __init__(self, content: bytes, state: State | None) -> None:
+    def __init__(self, content: bytes, state: bytes | None) -> None:
         self._state, self._content = state, content
         self._collector: StretchCollector | None = None
         self._threads = 1
@@ -199,6 +219,7 @@ class CollectorServer:
                 assert self._collector is not None
                 with cpu_threads(self._threads):
                     answer = self._collector.play(call)
+                    answer = answer._replace(state=packed_state(answer.state))
             except Exception as raised:
                 error = error_data(raised)
         return Reply(answer, diverged, [str(one.message) for one in caught], rounding, error)
