@@ -38,9 +38,6 @@ from rl_training.experiment.checkpoint import (
 )
 from rl_training.experiment.compat import PART_VERSIONS, PartContext, with_defaults
 from rl_training.experiment.config import (
-    CheckpointConfig,
-    EvalConfig,
-    LogConfig,
     TrainConfig,
     apply_overrides,
     load_config_data,
@@ -49,6 +46,7 @@ from rl_training.experiment.config import (
 from rl_training.experiment.finding import find_checkpoint
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import open_run, step_directories
+from rl_training.experiment.sections import CheckpointConfig, EvalConfig, LogConfig
 from rl_training.runtime.export import ExportedPolicy, load_exported
 from rl_training.runtime.inference import load_policy
 from rl_training.runtime.sessions import resume_training, start_training
