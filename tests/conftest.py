@@ -29,6 +29,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # several tests at a time: threads that wait for each other would take many times as long
 CLI = [sys.executable, "-m", "rl_training"]
+#: A few steps of a packaged config, for the command line.
+SHORT = (
+    "--total-timesteps=300",
+    "--set=num_envs=1",
+    "--set=algo_kwargs.train_freq=1",
+    "--set=algo_kwargs.gradient_steps=1",
+    "--set=algo_kwargs.learning_starts=50",
+)
 
 ALGORITHMS = sorted(algorithms())
 
