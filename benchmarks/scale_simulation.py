@@ -15,11 +15,9 @@ import heapq
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from scale import config_of
+from scale import Sleeping, config_of
 
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.machine import machine, today
@@ -33,7 +31,6 @@ CHECKED = (1, 2, 4)
 #: A learner that is busy for this share of the time is the bottleneck.
 SATURATED = 0.95
 GIGABIT = 1e9 / 8
-SLEEP = 1e-3
 #: Seconds of CPU time of the learner per message, and per step of a vector and of an 84x84 frame.
 MESSAGE, VECTOR, FRAME = 0.5e-3, 1.2e-6, 9e-6
 #: Bytes of a frame of 84x84 with what goes with it, and of the weights of the network of the Atari papers.
@@ -115,23 +112,6 @@ CASES = [
 
 
 # -------------------------------------------------------------------------------------------------- against the real thing
-
-
-class Sleeping(gym.Env[Any, Any]):
-    """A millisecond per step, in which the CPU is free."""
-
-    observation_space = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._left = 100
-        return np.zeros(4, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        time.sleep(SLEEP)
-        self._left -= 1
-        return np.full(4, self._left / 100, np.float32), 1.0, self._left == 0, False, {}
 
 
 def measured(count: int, steps: int) -> tuple[float, float, float]:
