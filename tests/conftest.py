@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from rl_training.algorithms.base import OffPolicyAlgorithm, OnPolicyAlgorithm
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import TrainConfig, resolve_config
 from rl_training.experiment.registry import algorithms, get_algorithm
 from rl_training.experiment.run import step_directories
+from rl_training.runtime.sessions import start_training
 
 TESTS = Path(__file__).parent
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -32,6 +34,14 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 * 2**30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # where a checkpoint does not have to wait for a disk
 torch.set_num_threads(1)  # several tests at a time: threads that wait for each other would take many times as long
 CLI = [sys.executable, "-m", "rl_training"]
+#: A few steps of a packaged config, for the command line.
+SHORT = (
+    "--total-timesteps=300",
+    "--set=num_envs=1",
+    "--set=algo_kwargs.train_freq=1",
+    "--set=algo_kwargs.gradient_steps=1",
+    "--set=algo_kwargs.learning_starts=50",
+)
 
 ALGORITHMS = sorted(algorithms())
 
@@ -232,6 +242,34 @@ def final_fingerprint(run: Path) -> dict[str, Any]:
     """What must be equal in two repetitions of a run: every byte of the last checkpoint, and the log."""
     manifest = verify_checkpoint(step_directories(run)[0])
     return {"files": manifest["files"], "metrics": metrics_without_time(run)}
+
+
+def train_tiny(path: Path, **values: Any) -> Path:
+    """A finished run of DQN."""
+    trainer = start_training(tiny_config("dqn", output_dir=str(path), **values), command="test")
+    trainer.train()
+    trainer.close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that no test changes."""
+    return train_tiny(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run to spoil."""
+    return Path(shutil.copytree(finished_run, tmp_path / "run", symlinks=True))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory: empty but for a config that works."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
+    return tmp_path
 
 
 @pytest.fixture(params=ALGORITHMS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -139,23 +138,6 @@ def test_the_limits_of_control_groups_count(tmp_path: Path, monkeypatch: pytest.
     assert memory._group_memory(groups, tmp_path / "none") is None
     monkeypatch.setattr(memory, "_group_memory", lambda: 7)
     assert memory.available_memory() == 7
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    trainer = start_training(tiny_config("dqn", output_dir=str(path)), command="test")
-    trainer.train()
-    trainer.close()
-    return path
-
-
-@pytest.fixture
-def run(finished_run: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run to damage."""
-    copy = tmp_path / "run"
-    shutil.copytree(finished_run, copy, symlinks=True)
-    return copy
 
 
 class Bomb:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import ALGORITHMS, TESTS, final_fingerprint, tiny_values
+from conftest import ALGORITHMS, SHORT, TESTS, final_fingerprint, tiny_values
 from moments import PATIENCE, finish, finish_python, start
 
 from rl_training.cli import main
@@ -24,11 +24,7 @@ from rl_training.experiment.registry import algorithms
 
 COMMANDS = ("train", "resume", "eval", "predict", "export", "list", "show", "plot", "report", "bench")
 TINY = (
-    "--total-timesteps=300",
-    "--set=num_envs=1",
-    "--set=algo_kwargs.train_freq=1",
-    "--set=algo_kwargs.gradient_steps=1",
-    "--set=algo_kwargs.learning_starts=50",
+    *SHORT,
     "--set=algo_kwargs.hidden_sizes=[16]",
     "--set=eval.interval=100",
     "--set=eval.episodes=2",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from batches import SPEC, discrete_batch
 from torch import Tensor
 
 from rl_training.algorithms.base import init_generator
@@ -15,9 +16,7 @@ from rl_training.algorithms.iqn import IQN, ImplicitQuantileNetwork, IQNConfig
 from rl_training.models import MLP
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
-from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
-
-SPEC = SpaceSpec(ObservationSpec.vector(4), ActionSpec("discrete", count=3))
+from rl_training.types import TransitionBatch
 
 
 def make_iqn(**options: Any) -> IQN:
@@ -33,14 +32,7 @@ def network_of(algorithm: IQN) -> ImplicitQuantileNetwork:
 
 
 def make_batch(size: int = 6) -> TransitionBatch:
-    generator = torch.Generator().manual_seed(1)
-    return TransitionBatch(
-        torch.randn(size, 4, generator=generator),
-        torch.randint(0, 3, (size,), generator=generator),
-        torch.randn(size, generator=generator),
-        torch.randn(size, 4, generator=generator),
-        torch.tensor([0.9, 0.0] * (size // 2)),
-    )
+    return discrete_batch(*[0.9, 0.0] * (size // 2), seed=1)
 
 
 def naive_quantile(network: ImplicitQuantileNetwork, obs: Tensor, level: float) -> Tensor:

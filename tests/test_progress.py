@@ -15,22 +15,14 @@ import termios
 from pathlib import Path
 
 import pytest
+from conftest import SHORT
 from moments import PATIENCE, finish, start
 
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.hooks import Training
 from rl_training.runtime.progress import BarProgress, LineProgress, Progress, choose_progress
 
-TINY = (
-    "--total-timesteps=300",
-    "--set=num_envs=1",
-    "--set=algo_kwargs.train_freq=1",
-    "--set=algo_kwargs.gradient_steps=1",
-    "--set=algo_kwargs.learning_starts=50",
-    "--set=eval.interval=100",
-    "--set=eval.final_episodes=2",
-    "--set=log.tensorboard=false",
-)
+TINY = (*SHORT, "--set=eval.interval=100", "--set=eval.final_episodes=2", "--set=log.tensorboard=false")
 
 
 class Steps(Training):

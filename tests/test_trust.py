@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CLI
-from forgery import OBS, assert_refused, replace_in_all, train_tiny
+from forgery import OBS, assert_refused, replace_in_all
 from moments import PATIENCE
 
 from rl_training.api import DQN, load_agent
@@ -25,11 +25,6 @@ from rl_training.runtime.export import load_exported
 from rl_training.runtime.inference import load_policy
 
 EVIL = "from pathlib import Path\nPath(__file__).with_name('executed').touch()\n"
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_tiny(tmp_path_factory.mktemp("runs") / "run")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.config import ImageConfig, Number, Positive
+from rl_training.algorithms.config import Number, Positive
 from rl_training.algorithms.epsilon_greedy import EpsilonPolicy, greedy_actions
 from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.update import Known, StageLoss
@@ -19,7 +19,7 @@ from rl_training.algorithms.value import QLearning, QLearningConfig, TDErrorConf
 from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer
 from rl_training.data.replay import Replay
 from rl_training.errors import ConfigError
-from rl_training.models import EncoderConfig, LSTMQNetwork
+from rl_training.models import LSTMQNetwork
 from rl_training.models.action_head import index_to_env
 from rl_training.models.observation import encode_observation
 from rl_training.models.recurrent.make_core import Cell
@@ -27,7 +27,7 @@ from rl_training.schedules import Schedule
 from rl_training.types import Array, Carry, PolicyOutput, SequenceBatch, SpaceSpec
 
 
-class RecurrentValueConfig(TDErrorConfig, ImageConfig, QLearningConfig):
+class RecurrentValueConfig(TDErrorConfig, QLearningConfig):
     """Settings of the value-based algorithms with an LSTM."""
 
     buffer_size: Positive = Field(100_000, description="steps kept for replay")
@@ -44,7 +44,6 @@ class RecurrentValueConfig(TDErrorConfig, ImageConfig, QLearningConfig):
         description="mean: over all steps of a batch; sum: over the steps of each sequence, then the mean over sequences, "
         "which makes gradients up to sequence_length times as large",
     )
-    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
 
 
 RecurrentConfigT = TypeVar("RecurrentConfigT", bound=RecurrentValueConfig)
@@ -290,14 +289,7 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
 def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
     """The keyword arguments that the network takes from the config."""
     return {
-        "encoder": EncoderConfig(
-            style=config.style(),
-            cnn=config.cnn,
-            cnn_layers=config.cnn_layers,
-            standardise=config.normalize_observations,
-            orthogonal=config.init == "orthogonal",
-            custom=config.custom_network(),
-        ),
+        "encoder": config.encoder(),
         "encoder_sizes": config.encoder_sizes,
         "lstm_size": config.lstm_size,
         "lstm_layers": config.lstm_layers,

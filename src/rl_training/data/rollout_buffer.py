@@ -101,7 +101,8 @@ class RolloutBuffer:
         arrays = (self._obs, self._action, self._reward, self._next_obs, self._terminated, self._truncated)
         for array, value in zip(arrays, step, strict=False):
             array[t] = value
-        self._present[t] = True if step.present is None else step.present
+        if step.present is not None:
+            self._present[t] = step.present
         assert (action_mask is not None) == bool(self._mask.shape[2]), "the policy must pass on the action masks"
         if action_mask is not None:
             self._mask[t] = action_mask
@@ -161,6 +162,7 @@ class RolloutBuffer:
         """Empties the buffer but keeps the latest carry."""
         for stored in self._carry:
             stored[0] = stored[self.length]
+        self._present[:] = True
         self.length = 0
 
     def _per_step(self) -> tuple[Array, ...]:

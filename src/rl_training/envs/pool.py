@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.envs.boundary import Boundary, SlowCallWatch
-from rl_training.envs.checks import flag_problem, make_limits, make_receiver, reward_problem
+from rl_training.envs.checks import LARGEST, flag_problem, make_limits, make_receiver, reward_problem
 from rl_training.envs.episode_log import EpisodeLog
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.final_info import NO_INFO, SUCCESS
@@ -186,7 +186,9 @@ class SeededEnvPool:
                 workers[i].begin_step(env_actions[i])
             for i in indices:
                 observed, step_reward, end, cut = workers[i].end_step()
-                problem = store(next_obs, next_mask, i, observed) or reward_problem(step_reward)
+                problem = store(next_obs, next_mask, i, observed)
+                if type(step_reward) is not float or not -LARGEST <= step_reward <= LARGEST:
+                    problem = problem or reward_problem(step_reward)
                 if type(end) is not bool or type(cut) is not bool:
                     problem = problem or flag_problem("terminated", end) or flag_problem("truncated", cut)
                 if problem is not None:
