@@ -275,7 +275,9 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     @classmethod
     def make_recorder(cls, config: RecurrentConfigT, policy: Policy, num_envs: int) -> RecurrentRecorder:
         assert isinstance(policy, RecurrentQPolicy)
-        return RecurrentRecorder(policy.network.core.initial_state(num_envs))
+        overlap, burn_in = getattr(config, "overlap", 0), getattr(config, "burn_in", 0)
+        stride = config.sequence_length - overlap
+        return RecurrentRecorder(policy.network.core.initial_state(num_envs), stride, burn_in)
 
     def make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:
         """The buffer; ``options`` are the arguments that DRQN and R2D2 have in common."""

@@ -68,6 +68,8 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         *,
         slots: int,
         quotas: list[int],
+        longest_reach: int,
+        under_way: int,
         n_step: int,
         gamma: float,
         action_shape: tuple[int, ...],
@@ -80,9 +82,13 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         further_bytes: int = 0,
         what: str,
     ) -> None:
-        """``slots`` and ``quotas`` (of items) are per environment; ``what`` names the replay in an out-of-memory error."""
+        """``slots`` and ``quotas`` (of items) are per environment. What an item needs begins at most ``longest_reach`` before
+        it, and what an incomplete item needs is among the newest ``under_way`` slots. ``what`` names the replay in an
+        out-of-memory error."""
         self._stacks = StackCheck(frames)
         self.n_step, self.gamma = n_step, gamma
+        self._powers = np.array([gamma**k for k in range(n_step + 1)])
+        self._longest_reach, self._under_way = longest_reach, under_way
         self._rng = rng
         self._rings = [RingCounters(quota) for quota in quotas]
         layout = {**_layout(frames.dtype, np.dtype((action_dtype, action_shape)), masked_actions), **further_columns}
@@ -150,15 +156,17 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         """The first positions of the items that a step has completed; ``windows`` are the n-step windows it completed."""
 
     @abstractmethod
-    def _reach(self, env: int, position: int) -> int:
-        """The oldest position that the item at this position needs. It never decreases from one item to the next."""
+    def _reach(self, env: int, positions: Any) -> Any:
+        """The oldest position that the item at a position needs, at most ``_longest_reach`` before; of one position or of an
+        array. It never decreases from one item to the next."""
 
-    def _add_steps(self, step: Step, envs: Sequence[int], first: int) -> None:
-        """Adds one step of these environments; row 0 is that of environment ``first``. Observations are whole stacks, oldest
-        frame first. The priorities of what has changed are then to be settled."""
-        self._check(step, envs, first)
+    def _add_step(self, step: Step, envs: Sequence[int]) -> None:
+        """Adds one step of these environments. Observations are whole stacks, oldest frame first. The priorities of what has
+        changed are then to be settled."""
+        self._stacks.check(step)
+        self._check_continues(step.obs, envs)
         for env in envs:
-            self._add_one(env, env - first, step)
+            self._add_one(env, step)
 
     def _settle_priorities(self) -> None:
         """Gives the items that were added since the last call their priorities, and takes them from the retired ones."""
@@ -169,27 +177,27 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
             self._priorities.add(slots[held])
         self._changed.clear()
 
-    def _check(self, step: Step, envs: Sequence[int], first: int) -> None:
-        """Checks that the observations continue from those stored, and that stacks can be rebuilt from single frames."""
-        self._stacks.check(step)
+    def _check_continues(self, obs: Array, envs: Sequence[int], first: int = 0) -> None:
+        """Checks that the observations of these environments, the first row that of environment ``first``, continue from
+        those stored."""
         for env in envs:
             ring = self._rings[env]
             newest = self._columns["frame"][self._slot(env, ring.written - 1)]
-            if ring.running and not np.array_equal(self._frames.newest(step.obs[env - first]), newest):
+            if ring.running and not np.array_equal(self._frames.newest(obs[env - first]), newest):
                 raise ValueError(f"environment {env} does not continue from its last observation; call discard after a reset")
 
-    def _add_one(self, env: int, row: int, step: Step) -> None:
+    def _add_one(self, env: int, step: Step) -> None:
         ring, columns = self._rings[env], self._columns
         if not ring.running:
-            self._begin(env, step.obs[row])
+            self._begin(env, step.obs[env])
         position = ring.written - 1
         slot = self._slot(env, position)
-        columns["action"][slot] = step.action[row]
-        columns["reward"][slot] = step.reward[row]
-        self._append(env, self._frames.newest(step.next_obs[row]), int(columns["age"][slot]) + 1)
+        columns["action"][slot] = step.action[env]
+        columns["reward"][slot] = step.reward[env]
+        self._append(env, self._frames.newest(step.next_obs[env]), int(columns["age"][slot]) + 1)
         if "action_mask" in columns and step.next_action_mask is not None:
-            columns["action_mask"][self._slot(env, position + 1)] = step.next_action_mask[row]
-        terminated, ended = bool(step.terminated[row]), bool(step.ended[row])
+            columns["action_mask"][self._slot(env, position + 1)] = step.next_action_mask[env]
+        terminated, ended = bool(step.terminated[env]), bool(step.ended[env])
         complete = position + 1 if ended else position + 2 - self.n_step  # the first incomplete window
         windows = range(ring.waiting, max(ring.waiting, complete))
         for begin in windows:
@@ -231,7 +239,7 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         length = last + 1 - begin
         columns["reward"][slot] = total
         columns["length"][slot] = length
-        columns["discount"][slot] = 0.0 if terminated else self.gamma**length
+        columns["discount"][slot] = 0.0 if terminated else self._powers[length]
 
     def _enqueue(self, env: int, begin: int) -> None:
         ring = self._rings[env]

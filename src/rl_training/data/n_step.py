@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.data.blocks import CompactSteps, compact, joined
 from rl_training.types import Array, Carry, State, Step, Transitions
 
 #: a step of one environment whose window is incomplete: obs, action, reward
@@ -25,6 +27,9 @@ class StepRecorder:
 
     def record(self, step: Step, carry: Carry = ()) -> Step:
         return step
+
+    def block(self, recorded: Sequence[Step], frame_channels: int | None) -> CompactSteps:
+        return compact(recorded, frame_channels)
 
     def discard(self, env_index: int) -> None:
         return
@@ -76,6 +81,9 @@ class NStepAccumulator:
             np.array(discounts, np.float32),
             None if step.next_action_mask is None else step.next_action_mask[last],
         )
+
+    def block(self, recorded: Sequence[Transitions], frame_channels: int | None) -> Transitions:
+        return joined(recorded)
 
     def _discounted_sum(self, window: deque[_Pending]) -> float:
         total = 0.0

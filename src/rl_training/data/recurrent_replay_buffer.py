@@ -8,15 +8,16 @@ episode it is zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_training.data.blocks import item_at
-from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, EpisodeRings, equal_shares
+from rl_training.data.block_rings import BlockRings
+from rl_training.data.blocks import CompactSteps, Span, compact, spans
+from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, equal_shares
 from rl_training.data.frames import make_frames
 from rl_training.data.segments import Ring
 from rl_training.errors import ConfigError
@@ -29,33 +30,65 @@ class RecurrentStep(NamedTuple):
     step: Step
     start: NDArray[np.bool_]  # (env,) whether the step is the first of its episode
     state: Carry  # (env, ...) each
+    number: NDArray[np.int64]  # (env,) of the step in its episode, from 0
+
+
+class RecurrentBlock(NamedTuple):
+    """Several such steps, with only those states that a replay of sequences stores."""
+
+    steps: CompactSteps
+    start: NDArray[np.bool_]  # (time, env)
+    kept: NDArray[np.bool_]  # (time, env): the steps before which there is a state
+    state: Carry  # (kept, ...) each
+
+
+def starts_burn_in(number: NDArray[np.int64], stride: int, burn_in: int) -> NDArray[np.bool_]:
+    """Whether the burn-in of a sequence, other than the first of an episode, begins with the steps of these numbers."""
+    sequence = number + burn_in
+    starts: NDArray[np.bool_] = (sequence % stride == 0) & (sequence >= stride)
+    return starts
 
 
 class RecurrentRecorder:
     """Adds to each step the recurrent state before it."""
 
-    def __init__(self, initial: Carry) -> None:
-        """``initial`` is the state at the start of an episode, (env, ...) each, all zero; a carry may have more arrays."""
+    def __init__(self, initial: Carry, stride: int = 1, burn_in: int = 0) -> None:
+        """``initial`` is the state at the start of an episode, (env, ...) each, all zero; a carry may have more arrays. A
+        sequence starts every ``stride`` steps."""
         self._state = initial
         self._start = np.ones(len(initial[0]), np.bool_)
+        self._number = np.zeros(len(initial[0]), np.int64)
+        self._stride, self._burn_in = stride, burn_in
 
     def record(self, step: Step, carry: Carry) -> RecurrentStep:
         """``carry`` is the policy's carry after the step, not yet reset."""
-        recorded = RecurrentStep(step, self._start, self._state)
+        recorded = RecurrentStep(step, self._start, self._state, self._number)
         self._start = step.ended
         self._state = reset_rows(carry[: len(self._state)], step.ended)
+        self._number = np.where(step.ended, 0, self._number + 1)
         return recorded
+
+    def block(self, recorded: Sequence[RecurrentStep], frame_channels: int | None) -> RecurrentBlock:
+        number = np.stack([one.number for one in recorded])
+        kept = starts_burn_in(number, self._stride, self._burn_in)
+        columns = zip(*(one.state for one in recorded), strict=True)
+        state = tuple(np.stack(arrays)[kept] for arrays in columns)
+        steps = compact([one.step for one in recorded], frame_channels)
+        return RecurrentBlock(steps, np.stack([one.start for one in recorded]), kept, state)
 
     def discard(self, env_index: int) -> None:
         """Starts a new episode of an environment whose episode cannot continue."""
         over = np.arange(len(self._start)) == env_index
         self._start, self._state = self._start | over, reset_rows(self._state, over)
+        self._number = np.where(over, 0, self._number)
 
     def state_dict(self) -> State:
-        return {"start": self._start.copy(), "state": [array.copy() for array in self._state]}
+        state = [array.copy() for array in self._state]
+        return {"start": self._start.copy(), "state": state, "number": self._number.copy()}
 
     def load_state_dict(self, state: State) -> None:
         self._start, self._state = np.array(state["start"]), tuple(np.array(array) for array in state["state"])
+        self._number = np.array(state["number"])
 
 
 def cutting_problem(sequence_length: int, overlap: int, burn_in: int) -> str | None:
@@ -71,7 +104,7 @@ def cutting_problem(sequence_length: int, overlap: int, burn_in: int) -> str | N
     return None
 
 
-class RecurrentReplayBuffer(EpisodeRings):
+class RecurrentReplayBuffer(BlockRings):
     """Sequences of ``sequence_length`` steps from about the newest ``capacity`` steps, an equal share for each environment.
 
     A sequence starts every ``sequence_length`` - ``overlap`` steps of an episode; the last one may be shorter and is padded
@@ -124,6 +157,8 @@ class RecurrentReplayBuffer(EpisodeRings):
             make_frames(obs_shape, obs_dtype, stack, observation),
             slots=slots,
             quotas=[slots] * num_envs,  # sequences are only retired when their steps are overwritten
+            longest_reach=self._reach_back,
+            under_way=sequence_length + n_step + self._reach_back + 2 * stack,
             n_step=n_step,
             gamma=gamma,
             action_shape=(),
@@ -148,28 +183,41 @@ class RecurrentReplayBuffer(EpisodeRings):
 
     def add(self, recorded: RecurrentStep) -> None:
         """Adds one step of all environments. Episodes whose start was not recorded are left out: their state is unknown."""
-        self._add(recorded, 0)
-        self._settle_priorities()
-
-    def add_block(self, block: RecurrentStep, first: int) -> None:
-        """Adds several steps, (time, env, ...), of environment ``first`` and those after it."""
-        for t in range(len(block.start)):
-            self._add(item_at(block, t), first)
-        self._settle_priorities()
-
-    def _add(self, recorded: RecurrentStep, first: int) -> None:
-        rows = [row for row in recorded.step.envs if self._rings[first + row].running or recorded.start[row]]
-        envs = [first + row for row in rows]
-        self._add_steps(recorded.step, envs, first)
-        for env, row in zip(envs, rows, strict=True):
+        envs = [env for env in recorded.step.envs if self._rings[env].running or recorded.start[env]]
+        self._add_step(recorded.step, envs)
+        for env in envs:
             position = self._rings[env].written - 2
             begin = position + self.burn_in  # the burn-in of a sequence that starts there starts here
             whole_strides, rest = divmod(begin - self._episode[env], self._stride)
             if whole_strides and not rest:
-                if self._unsaved is not None:
-                    self._unsaved.before_writing(f"states{env}", begin // self._stride + 1)
-                for states, state in zip(self._states, recorded.state, strict=True):
-                    states[self._slot(env, begin) // self._stride] = state[row]
+                self._store_state(env, begin, tuple(array[env] for array in recorded.state))
+        self._settle_priorities()
+
+    def add_block(self, block: RecurrentBlock, first: int) -> None:
+        """Adds several steps of environment ``first`` and those after it."""
+        self._check_block(block.steps, first)
+        for span in spans(block.steps, self._longest_span):
+            env = first + span.env
+            if self._rings[env].running or block.start[span.begin, span.env]:
+                self._add_span(env, block.steps, span)
+                self._add_states(env, block, span)
+        self._settle_priorities()
+
+    def _add_states(self, env: int, block: RecurrentBlock, span: Span) -> None:
+        """Stores the states from which sequences start: each before the step at which its burn-in begins."""
+        begin = self._rings[env].written - 1 + span.begin - span.end  # the position of the first step
+        number = begin - self._episode[env] + np.arange(span.end - span.begin)
+        for t in np.flatnonzero(starts_burn_in(number, self._stride, self.burn_in)):
+            before = (span.begin + int(t)) * block.kept.shape[1] + span.env
+            kept = np.count_nonzero(block.kept.ravel()[:before])
+            self._store_state(env, begin + int(t) + self.burn_in, tuple(array[kept] for array in block.state))
+
+    def _store_state(self, env: int, begin: int, state: Carry) -> None:
+        """Stores the state before the burn-in of the sequence that will start at this position."""
+        if self._unsaved is not None:
+            self._unsaved.before_writing(f"states{env}", begin // self._stride + 1)
+        for states, array in zip(self._states, state, strict=True):
+            states[self._slot(env, begin) // self._stride] = array
 
     def sample(self, batch_size: int, beta: float = 0.0) -> SequenceBatch:
         """Samples ``batch_size`` sequences uniformly with replacement. Uniform samples need no correction by ``beta``."""
@@ -235,14 +283,20 @@ class RecurrentReplayBuffer(EpisodeRings):
             self._columns["action_mask"][slot] = True
         self._note_previous(slot, -1, 0.0)
 
-    def _add_one(self, env: int, row: int, step: Step) -> None:
-        super()._add_one(env, row, step)
-        self._note_previous(self._slot(env, self._rings[env].written - 1), int(step.action[row]), step.reward[row])
+    def _add_one(self, env: int, step: Step) -> None:
+        super()._add_one(env, step)
+        self._note_previous(self._slot(env, self._rings[env].written - 1), step.action[env], step.reward[env])
 
-    def _note_previous(self, slot: int, action: int, reward: float) -> None:
+    def _add_span(self, env: int, block: CompactSteps, span: Span) -> None:
+        super()._add_span(env, block, span)
+        count = span.end - span.begin
+        slots = self._run(env, self._rings[env].written - count, count)
+        self._note_previous(slots, block.rest.action[span.place], block.rest.reward[span.place])
+
+    def _note_previous(self, slots: NDArray[np.int64] | int, action: Array | int, reward: Array | float) -> None:
         if self._previous_actions:
-            self._columns["previous_action"][slot] = action
-            self._columns["previous_reward"][slot] = reward
+            self._columns["previous_action"][slots] = action
+            self._columns["previous_reward"][slots] = reward
 
     def _items(self, env: int, windows: range, ended: bool) -> Iterator[int]:
         overlap = self.sequence_length - self._stride
@@ -256,9 +310,9 @@ class RecurrentReplayBuffer(EpisodeRings):
             self._next[env] = begin + self._stride
             yield begin
 
-    def _reach(self, env: int, position: int) -> int:
+    def _reach(self, env: int, positions: Any) -> Any:
         """Reaches a stride beyond the burn-in, because the row of the state may be overwritten that much before its slot."""
-        return position - self._reach_back
+        return positions - self._reach_back
 
     # -- saving
 
