@@ -43,7 +43,7 @@ def run_directories(rng: random.Random, folder: Path, runs: Mapping[str, Path]) 
     wrong = answer.wrong or _wrong(answer, command, run, PREPARED[name], forged=forged)
     if [item.name for item in outside.iterdir()] != ["canary"] or (outside / "canary").read_text() != "untouched":
         wrong = "wrote outside of the run"
-    if set(names_in(folder)) - {*before, "p.safetensors", "p.png"}:
+    if set(names_in(folder)) - {*before, "p.safetensors", "p.safetensors.json", "p.png"}:
         wrong = f"left {names_in(folder)}"
     return (name, command, changes, answer.errors), wrong
 
