@@ -139,6 +139,22 @@ def test_environments_that_cannot_be_made(
     assert_refused(capsys, (*TRAIN, *arguments), *words)
 
 
+@pytest.mark.parametrize(
+    ("package", "env", "argument", "words"),
+    [
+        ("mujoco", "Hopper-v5", "xml_file=/nope.xml", ("Hopper-v5 cannot be created", "/nope.xml")),
+        ("ale_py", "ALE/Pong-v5", "mode=99", ("ALE/Pong-v5 cannot be created", "Invalid game mode")),
+        ("ale_py", "ALE/Pong-v5", "difficulty=77", ("ALE/Pong-v5 cannot be created", "Invalid difficulty")),
+    ],
+)
+def test_environments_of_other_packages_that_cannot_be_made(
+    package: str, env: str, argument: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(package)
+    algo = "sac" if package == "mujoco" else "dqn"
+    assert_refused(capsys, (*TRAIN, f"--algo={algo}", f"--env={env}", f"--set=env_kwargs.{argument}"), *words)
+
+
 def test_a_text_space_is_flattened_to_numbers() -> None:
     config = tiny_config(
         "dqn",

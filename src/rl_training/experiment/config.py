@@ -38,7 +38,7 @@ from rl_training.errors import FOREIGN, MOST_SHOWN, ConfigError, RLTrainingError
 from rl_training.experiment.collectors import CollectorsConfig
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.plain_data import parse_yaml as parse_yaml
-from rl_training.experiment.plain_data import require_plain
+from rl_training.experiment.plain_data import require_plain, yaml_text
 from rl_training.experiment.registry import AlgorithmClass, canonical_name, get_algorithm
 from rl_training.experiment.sections import CheckpointConfig, EvalConfig, LogConfig, StopConfig
 from rl_training.models.custom import NetworkFunction, PythonNetwork, reference_to
@@ -145,7 +145,7 @@ class TrainConfig(StrictModel):
         return self.model_dump(mode="json", exclude={"output_dir"})
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.describe(), sort_keys=False)
+        return yaml_text(self.describe())
 
     def with_values(self, **values: Any) -> TrainConfig:
         """A validated copy with some top-level values replaced."""
