@@ -20,7 +20,7 @@ from test_collectors import fingerprint, stretch_config, trained
 
 from rl_training.cli import main
 from rl_training.errors import ConfigError
-from rl_training.runtime import ray_collectors
+from rl_training.runtime import ray_cluster, ray_collectors
 from rl_training.runtime.ray_cluster import connected
 
 pytest.importorskip("ray")
@@ -67,11 +67,10 @@ def end_all(mark: str) -> None:
 
 
 @pytest.fixture
-def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a cluster of the user's."""
-    (tmp_path / "token").write_text(uuid.uuid4().hex * 2)
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a cluster of the user's. It is the one of this process, because Ray keeps the first token that it has read."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", ray_cluster._drawn_token())
 
 
 def in_a_process(config: Any, folder: Path, output: str, **collectors: Any) -> subprocess.Popen[str]:
@@ -108,7 +107,7 @@ def test_a_cluster_that_runs_already_is_used_and_left_running(tmp_path: Path, ma
         end_all(mark)
 
 
-def test_a_node_that_is_removed_leaves_no_trace(tmp_path: Path, mark: str) -> None:
+def test_a_node_that_is_removed_leaves_no_trace(tmp_path: Path, mark: str, token: None) -> None:
     """Both collectors start on the second node, which is removed in mid-run; they go on on a third."""
     from ray.cluster_utils import Cluster
 
