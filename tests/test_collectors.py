@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from conftest import OFF_POLICY, ON_POLICY, env_of_tests, final_fingerprint, settings_of, tiny_config
-from moments import kill, start, wait_for_checkpoint
+from moments import finish_python, kill, start, wait_for_checkpoint
 
 from rl_training.envs.factory import GivenEnv
 from rl_training.envs.pool import Episode
@@ -285,3 +285,14 @@ def test_the_returns_of_those_that_explore_least_are_logged(tmp_path: Path) -> N
     assert len(returns) > 3
     assert trainer.train_metrics()["return_mean_lowest_epsilon"] == pytest.approx(np.mean(returns[-100:]))
     assert "return_mean_lowest_epsilon" not in EpisodeStatistics.of(stretch_config("dqn", tmp_path)).metrics()
+
+
+def test_a_program_that_would_train_again_in_each_process_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import rl_training\n"
+        "agent = rl_training.DQN('CartPole-v1', num_envs=2, collectors={'kind': 'process', 'count': 2}, learning_starts=50)\n"
+        "agent.learn(200)\n"
+    )
+    done = finish_python(tmp_path / "program.py", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "must do so below if __name__ == '__main__':" in done.stderr

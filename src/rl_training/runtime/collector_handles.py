@@ -34,6 +34,8 @@ from rl_training.types import State
 
 #: Seconds that a process has to end before it is killed.
 CLOSING_TIME = 2.0
+#: A process imports the program that started it, which must not train again then.
+_HINT = "; a program that trains with collectors in processes must do so below if __name__ == '__main__':"
 
 
 class CollectorLost(Exception):
@@ -121,6 +123,7 @@ class ProcessHandle(Handle):
 
     _process: Any = None
     _pipe: Connection
+    _has_answered = False
 
     def start(self, state: State | bytes | None) -> None:
         self.close()
@@ -144,10 +147,16 @@ class ProcessHandle(Handle):
 
     def answer(self) -> Answer | None:
         try:
-            return self.taken(self._pipe.recv()) if self._pipe.poll() else None
+            reply = self._pipe.recv() if self._pipe.poll() else None
         except (EOFError, OSError) as error:
             self._process.join(CLOSING_TIME)
-            raise CollectorLost(f"its process has died (exit code {self._process.exitcode})") from error
+            code = self._process.exitcode
+            hint = "" if self._has_answered or code != 1 else _HINT
+            raise CollectorLost(f"its process has died (exit code {code}){hint}") from error
+        if reply is None:
+            return None
+        self._has_answered = True
+        return self.taken(reply)
 
     @classmethod
     def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
