@@ -36,6 +36,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
     name = uuid.uuid4().hex
     monkeypatch.setenv(MARK, name)
     monkeypatch.setenv("RAY_worker_niceness", "0")
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")  # on a busy machine
     return name
 
 
@@ -104,10 +105,11 @@ def test_a_cluster_that_runs_already_is_used_and_left_running(tmp_path: Path, ma
         end_all(mark)
 
 
-#: Both collectors start on the second node, which is removed in mid-run; they go on on a third.
+#: The node with more collectors is removed in mid-run; they go on on the other one.
 REMOVED_NODE = """
 import sys
 from pathlib import Path
+from ray._private.state import available_resources_per_node
 from ray.cluster_utils import Cluster
 from rl_training.runtime.ray_cluster import connected
 from test_collectors import stretch_config, trained
@@ -118,19 +120,19 @@ class Removing:
     def on_update(self, metrics):
         if not self.removed:
             self.removed = True
-            cluster.remove_node(node)
-            cluster.add_node(num_cpus=2)
+            free = available_resources_per_node()
+            cluster.remove_node(min(nodes, key=lambda node: free[node.node_id].get("CPU", 0.0)))
 
 folder = Path(sys.argv[1])
 inline, _ = trained(stretch_config("dqn", folder / "inline"))
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
 try:
-    node = cluster.add_node(num_cpus=2)
+    nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
     with connected(cluster.address):
         found, restarts = trained(stretch_config("dqn", folder / "run", kind="ray"), callbacks=[Removing()])
 finally:
     cluster.shutdown()
-print(restarts, found == inline)
+print(restarts >= 1, found == inline)
 """
 
 
@@ -139,7 +141,7 @@ def test_a_node_that_is_removed_leaves_no_trace(tmp_path: Path, mark: str, token
     command = [sys.executable, str(tmp_path / "removed_node.py"), str(tmp_path)]
     done = subprocess.run(command, env=with_paths(), capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "2 True"
+    assert done.stdout.splitlines()[-1] == "True True"
     assert_nothing_left(mark)
 
 
