@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,19 @@ def test_a_run_is_resumed_exactly_and_elsewhere(mode: str, interval: int, tmp_pa
     parts = fingerprint(tmp_path / "parts")
     assert parts["files"] == whole["files"]
     assert [record for record in parts["metrics"] if record["kind"] != "change"] == whole["metrics"]
+
+
+def test_training_in_parts_goes_on_with_the_same_processes(tmp_path: Path) -> None:
+    config = stretch_config("dqn", tmp_path / "parts", kind="process", mode="pipelined")
+    whole, _ = trained(config.with_values(output_dir=str(tmp_path / "whole")))
+    trainer = start_training(config, command="test")
+    processes = set()
+    for total in (100, 130, None):
+        trainer.train(total, evaluate=total is None)
+        processes |= set(multiprocessing.active_children())
+    trainer.close()
+    assert len(processes) == 2
+    assert fingerprint(tmp_path / "parts") == whole
 
 
 @pytest.mark.parametrize("name", ["ppo", "recurrent_ppo"])
