@@ -141,7 +141,7 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
         """The replay from which its batches are sampled."""
 
     @classmethod
-    def make_recorder(cls, config: OffPolicyConfigT, policy: Policy, num_envs: int) -> Recorder[Any]:
+    def make_recorder(cls, config: OffPolicyConfigT, policy: Policy, num_envs: int) -> Recorder[Any, Any]:
         """The recorder of this replay alone, for a collector with some of the environments."""
         return make_transition_recorder(policy.spec, num_envs, getattr(config, "n_step", 1), config.gamma)
 

@@ -28,7 +28,7 @@ class ObservationOutsideSpace(UserWarning):
 
 
 class Receiver:
-    """Stores observations that are one array, and masks, in the rows of a batch, if they are what the spaces say."""
+    """Stores observations that are one array, and masks, in the rows of a batch, if they fit the spaces."""
 
     def __init__(self, leaf: ObservationLeaf, action: ActionSpec) -> None:
         self._encode, self._leaf, self._raw_shape = leaf.encode, leaf, leaf.raw_shape

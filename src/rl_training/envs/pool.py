@@ -100,12 +100,11 @@ class SeededEnvPool:
         info_keys: Sequence[str] = (SUCCESS,),
         fit: Callable[[SpaceSpec], SpaceSpec] = lambda spec: spec,
     ) -> None:
-        """``fit`` makes the specs what an algorithm takes, for instance several choices as one discrete action. Of the info
-        of an episode's last step, ``info_keys`` are kept. ``first`` is the place of the first environment among those of the
-        whole run, by which episodes are seeded and environments named."""
+        """``fit`` adapts the specs to an algorithm, for instance several choices to one discrete action. ``info_keys`` are
+        the entries of the info of an episode's last step that are kept. ``first`` is the index of the first environment in
+        the whole run, by which episodes are seeded and environments named."""
         self.num_envs, self._first = num_envs, first
-        self._info_keys = info_keys
-        self.env_id = env_id
+        self.env_id, self._info_keys = env_id, info_keys
         self.boundary = Boundary()
         self._watch: SlowCallWatch | None = None
         self._seed, self._stream = seed, stream
@@ -262,8 +261,7 @@ class SeededEnvPool:
 
     def _commit_episode(self, obs: Array, mask: NDArray[np.bool_] | None, i: int, number: int) -> None:
         self._log.begin(i, obs[i], None if mask is None else mask[i])
-        self._episode[i] = number
-        self._returns[i] = 0.0
+        self._episode[i], self._returns[i] = number, 0.0
 
     def episode_seed(self, env_index: int, number: int) -> int:
         """The seed of an episode of one of these environments, whose index here is given."""

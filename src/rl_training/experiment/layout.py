@@ -22,5 +22,5 @@ WANDB = "wandb"
 ACTING_PARTS = ("agent", "policy")
 TRAINING_PARTS = (*ACTING_PARTS, "training")
 REPLAY_PART = "replay"
-#: A checkpoint that is no longer needed has this prefix while it is removed, so that nobody begins to read it.
+#: A checkpoint that is no longer needed has this prefix while it is removed, so that no reader starts on it.
 PRUNED_PREFIX = ".pruned-"

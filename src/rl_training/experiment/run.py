@@ -130,7 +130,7 @@ class Run:
             return _write_new(path, config, command, initial)
         if overwrite:
             require_only_a_run(path)
-            with contextlib.closing(cls(path, config)), replacing(path) as new:  # only if nobody else trains in it
+            with contextlib.closing(cls(path, config)), replacing(path) as new:  # only if no other process trains in it
                 return _write_new(new, config, command, initial)
         what = (
             f"already holds a run; continue it with: rl-training resume {path}, replace it with --overwrite, or"

@@ -37,7 +37,7 @@ CLOSING_TIME = 2.0
 
 
 class CollectorLost(Exception):
-    """The process or the node of a collector has died; the text says how."""
+    """The process or the node of a collector has died; the text is the cause."""
 
 
 class Handle(ABC):
@@ -64,7 +64,7 @@ class Handle(ABC):
     @classmethod
     @abstractmethod
     def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
-        """Waits until one of these collectors, all of this class, has an answer or has died, but at most so long."""
+        """Waits until one of these collectors, all of this class, has an answer or has died, or until the time is over."""
 
     @abstractmethod
     def close(self) -> None: ...

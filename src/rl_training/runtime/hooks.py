@@ -180,7 +180,7 @@ class Hooks:
 
 
 def require_hooks(hooks: Iterable[object]) -> list[object]:
-    """The hooks as a list, or an error that says what is wrong with one."""
+    """The hooks as a list, or an error that names what is wrong with one."""
     if not isinstance(hooks, Iterable):
         raise ConfigError(f"callbacks must be a list of hooks, not {shown(hooks)}")
     given = list(hooks)

@@ -1,4 +1,4 @@
-"""``rl-training report``: one or more runs as a page to look at, in one HTML file that asks nobody for anything."""
+"""``rl-training report``: one or more runs on one self-contained HTML page, which makes no requests."""
 
 from __future__ import annotations
 

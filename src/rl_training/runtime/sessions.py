@@ -128,7 +128,7 @@ def _step_of(checkpoint: Path) -> int:
     """The step at which a checkpoint was written."""
     info = read_manifest(checkpoint)["info"]
     if not {"step", "metrics_bytes"} <= info.keys():
-        raise CheckpointError(f"the checkpoint {checkpoint} cannot be resumed: it does not say where its run was")
+        raise CheckpointError(f"the checkpoint {checkpoint} cannot be resumed: it does not record the step of its run")
     return int(info["step"])
 
 

@@ -77,7 +77,7 @@ class Stretches:
         return self._copy
 
     def pools(self) -> list[EnvPool]:
-        """Those in this process."""
+        """The pools of the collectors in this process."""
         return [handle.pool for handle in self._handles if isinstance(handle, InlineHandle)]
 
     def start(self) -> None:

@@ -111,7 +111,7 @@ class Trainer:
         return self.collector.pools()[0]
 
     def pools(self) -> list[EnvPool]:
-        """Those of this process."""
+        """All pools in this process, for training and for evaluation."""
         return [*self.collector.pools(), *([] if self._eval_pool is None else [self._eval_pool])]
 
     def _changing_shapes(self, pool: EnvPool) -> str | None:
