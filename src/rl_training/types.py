@@ -57,7 +57,7 @@ class Step(NamedTuple):
 
 
 class PolicyOutput(NamedTuple):
-    """What ``Policy.act`` returns: actions, the carry after them, and extra arrays for the recorder."""
+    """The result of ``Policy.act``: actions, the carry after them, and extra arrays for the recorder."""
 
     action: Array
     carry: Carry
@@ -85,7 +85,7 @@ class TransitionBatch(NamedTuple):
     discount: Tensor
     next_action_mask: Tensor | None = None
     weights: Tensor | None = None  # importance weights of prioritised replay
-    indices: NDArray[np.int64] | None = None  # of the items, for updating their priorities
+    indices: NDArray[np.int64] | None = None  # identify the items when their priorities are updated
 
 
 class SequenceBatch(NamedTuple):
@@ -107,7 +107,7 @@ class SequenceBatch(NamedTuple):
     burn_in: int = 0  # rows of ``obs`` that precede the sequences
     has_burn_in: Tensor | None = None  # (batch,) False: the first sequence of an episode; its burn-in rows are padding
     weights: Tensor | None = None  # (batch,) importance weights of prioritised replay
-    indices: NDArray[np.int64] | None = None  # of the items, for updating their priorities
+    indices: NDArray[np.int64] | None = None  # identify the items when their priorities are updated
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ class ActionSpec:
 
     @cached_property
     def scaled_bounds(self) -> tuple[Array, Array]:
-        """What -1 and 1 are scaled to: the bounds, or -1 and 1 themselves where one of them is missing."""
+        """The values that -1 and 1 are scaled to: the bounds, or -1 and 1 themselves where one of them is missing."""
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
         if self.kind != "unbounded":
             return low, high

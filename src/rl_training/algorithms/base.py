@@ -151,7 +151,7 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
         self.observe_block(block, 0, len(step.reward))
 
     def observe_block(self, block: Step, first: int, num_envs: int) -> None:
-        """The same with several steps, (time, env, ...), of environment ``first`` of ``num_envs`` and those after it."""
+        """``observe`` for several steps, (time, env, ...), of environment ``first`` of ``num_envs`` and those after it."""
         present = block.present
         for normalizer in self.normalizers:
             normalizer.update(block.obs.reshape(-1, *block.obs.shape[2:]) if present is None else block.obs[present])

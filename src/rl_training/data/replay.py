@@ -137,14 +137,14 @@ class Replay(Generic[BatchT]):
             self.buffer.update_priorities(batch.indices, priorities)
 
     def state_dict(self) -> State:
-        """What is stored."""
+        """The stored items."""
         return self.buffer.state_dict()
 
     def load_state_dict(self, state: State) -> None:
         self.buffer.load_state_dict(state)
 
     def snapshot(self) -> Snapshot:
-        """What is stored, to be saved while training continues. A buffer without rings is copied whole."""
+        """The stored items, to be saved while training continues. A buffer without rings is copied whole."""
         if isinstance(self.buffer, SegmentedBuffer):
             return self.buffer.snapshot()
         return Snapshot(self.buffer.state_dict(), ())
@@ -162,13 +162,13 @@ class Replay(Generic[BatchT]):
             self.buffer.load_state_dict(state["rest"])
 
     def rest_dict(self, *, whole: bool) -> State:
-        """What a snapshot has beside its rings; with ``whole``, what it has of a buffer without rings."""
+        """The part of a snapshot that is not in its rings; with ``whole``, the state of a buffer without rings."""
         if isinstance(self.buffer, SegmentedBuffer) and not whole:
             return self.buffer.rest_dict()
         return self.buffer.state_dict()
 
     def open_state_dict(self) -> State:
-        """What is still being recorded, such as incomplete n-step windows."""
+        """The items that are still incomplete, such as n-step windows."""
         return self.recorder.state_dict()
 
     def load_open_state_dict(self, state: State) -> None:

@@ -85,7 +85,7 @@ class TreeReceiver:
 
 
 def make_receiver(spec: SpaceSpec) -> Receiver | TreeReceiver:
-    """What stores the observations and masks of these spaces."""
+    """The receiver for the observations and masks of these spaces."""
     return Receiver(spec.observation.leaves[0], spec.action) if spec.observation.plain else TreeReceiver(spec)
 
 

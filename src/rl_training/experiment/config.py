@@ -280,7 +280,7 @@ def load_config_data(name_or_path: str) -> dict[str, Any]:
 
 
 def load_config_file(name_or_path: str) -> dict[str, Any]:
-    """The same, with the ranges."""
+    """The unchecked values of a packaged config or a YAML file, with the ranges for ``tune``."""
     path = Path(name_or_path)
     packaged = packaged_configs()
     if name_or_path in packaged:

@@ -8,7 +8,7 @@ EVALUATION_FILE = "evaluation.json"
 #: Holds the name of the run in the trackers.
 TRACKERS_FILE = "trackers.json"
 LOCK_FILE = ".lock"
-#: Of a report on a fault of the environment; a step and .json follow.
+#: Prefix of a report on a fault of the environment; a step and .json follow.
 FAULT_PREFIX = "fault-step-"
 INITIAL = "initial"
 CHECKPOINTS = "checkpoints"

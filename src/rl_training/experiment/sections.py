@@ -69,7 +69,7 @@ class CheckpointConfig(StrictModel):
 
 
 class LogConfig(StrictModel):
-    """What is logged during training."""
+    """Logs and trackers."""
 
     interval: Positive = Field(1_000, description="env steps between lines of metrics.jsonl")
     info_keys: tuple[str, ...] = Field(

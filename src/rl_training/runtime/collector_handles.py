@@ -70,7 +70,7 @@ class Handle(ABC):
     def close(self) -> None: ...
 
     def taken(self, reply: Reply) -> Answer:
-        """What a reply from another process holds, or the error in it."""
+        """The answer in a reply from another process, whose error is raised and whose warnings are repeated."""
         for text in reply.warnings:
             warnings.warn(text, stacklevel=2)
         if reply.arithmetic is not None and reply.arithmetic != arithmetic():

@@ -19,7 +19,7 @@ class EpisodeStatistics:
         self.count = 0
         self._returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
-        self._successes: deque[float] = deque(maxlen=RECENT_EPISODES)  # of environments that report them
+        self._successes: deque[float] = deque(maxlen=RECENT_EPISODES)  # only of environments that report success
 
     def on_episode(self, episode: Episode) -> None:
         self.count += 1

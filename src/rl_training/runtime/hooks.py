@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Training:
-    """What a hook may read of a run, at any time."""
+    """The view of a run that a hook may read at any time."""
 
     def __init__(self, trainer: Trainer, total_timesteps: int) -> None:
         self._trainer = trainer

@@ -116,7 +116,7 @@ def load_onnx(path: Path) -> OnnxPolicy:
             if set(description[kind]) != names:
                 raise CheckpointError(f"{path} is damaged: its {kind} are not those of its description")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a policy that masks actions
+            warnings.simplefilter("ignore")  # a trial without an action mask warns
             policy.predict(_first_observation(policy.spec))
         return policy
 

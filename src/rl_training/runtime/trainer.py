@@ -85,9 +85,9 @@ class Trainer:
         self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
         self.collector: Collector | Stretches = collecting.make(pool, policy, self.timer)
         self._eval_pool: EnvPool | None = None
-        self.creating = Boundary()  # of the environments for evaluation
+        self.creating = Boundary()  # marks the creation of the environments for evaluation
         self.env_steps = 0
-        self.changes: Mapping[str, Change] = {}  # of settings, since the checkpoint that the run continues from
+        self.changes: Mapping[str, Change] = {}  # changed settings since the checkpoint that the run continues from
         self.episodes = EpisodeStatistics()
         self.evaluations = EvaluationBudget(config.eval)
         self.due = {

@@ -39,7 +39,7 @@ BASE_FILE, TRIALS, FINALS, CONFIRMED = "base.yaml", "trials", "finals", "confirm
 
 @dataclass(frozen=True)
 class Plan:
-    """What to search, how, and where."""
+    """The plan of a search: its config and ranges, its options, and its directory."""
 
     base: Mapping[str, Any]  # the data of a config
     space: Space

@@ -56,7 +56,7 @@ class Study:
                     load_if_exists=True,
                     pruner=_make_pruner(pruner, evaluations, runs),
                 )
-        except Exception as error:  # of SQLite, SQLAlchemy, Alembic or Optuna
+        except Exception as error:  # SQLite, SQLAlchemy, Alembic and Optuna have their own
             raise ConfigError(
                 f"{self.file} is not a study that can be read ({described(error)}); choose another --output-dir"
             ) from error
