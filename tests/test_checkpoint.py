@@ -307,6 +307,17 @@ def test_a_failure_of_the_writer_reaches_the_training_thread(tmp_path: Path) -> 
     trainer.close()
 
 
+def test_the_two_newest_checkpoints_with_a_replay_are_kept(tmp_path: Path) -> None:
+    """So that there is another one when the newest is damaged, however few checkpoints are kept."""
+    run = tmp_path / "run"
+    checkpoint = {"interval": 30, "keep": 1, "replay_every": 3}
+    trainer = start_training(tiny_config("dqn", checkpoint=checkpoint, output_dir=str(run)), command="test")
+    trainer.train(220)
+    trainer.close()
+    assert [path.name for path in step_directories(run)] == ["step-0000000220", "step-0000000210"]
+    assert all((path / "replay.json").exists() for path in step_directories(run))
+
+
 def test_a_checkpoint_that_was_being_replaced_comes_back(run: Path) -> None:
     newest = step_directories(run)[0]
     newest.rename(newest.with_name(f".replaced-{newest.name}"))

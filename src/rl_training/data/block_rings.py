@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.blocks import CompactSteps, Span, expanded, item_at
 from rl_training.data.episode_rings import EpisodeRings
+from rl_training.types import Array
 
 
 class BlockRings(EpisodeRings):
@@ -44,8 +47,13 @@ class BlockRings(EpisodeRings):
         ended, end = terminated or truncated, begin + count
         complete = end if ended else end + 1 - self.n_step  # the first incomplete window
         windows = range(ring.waiting, max(ring.waiting, complete))
+        if "error" in columns:
+            assert steps.values is not None, "these rings need the Q-values of acting"
+            columns["error"][slots[:-1]] = steps.values.chosen[span.place]
         if windows:
             self._complete_windows(env, windows, end, terminated)
+            if self._targets is not None and steps.values is not None:
+                self._note_errors(env, windows, begin, steps.values.after[span.place])
         ring.waiting = windows.stop
         ring.running = not ended
         self._enqueue_items(env, np.fromiter(self._items(env, windows, ended), np.int64))
@@ -90,8 +98,23 @@ class BlockRings(EpisodeRings):
 
     def _note(self, env: int, positions: NDArray[np.int64], *, held: bool) -> None:
         if self._priorities is not None:
-            slots = env * self._slots + positions % self._slots
-            self._changed |= dict.fromkeys(slots.tolist(), held)
+            slots = (env * self._slots + positions % self._slots).tolist()
+            self._priorities.changed |= dict.fromkeys(slots, held)
+            if held and self._targets is not None:
+                self._priorities.initial |= zip(slots, self._first_priorities(env, positions).tolist(), strict=True)
+
+    @abstractmethod
+    def _first_priorities(self, env: int, positions: NDArray[np.int64]) -> Array:
+        """The priorities of new items, from the TD errors of acting; NaN where they are not known."""
+
+    def _note_errors(self, env: int, windows: range, begin: int, after: Array) -> None:
+        """Stores the TD errors of complete windows; ``after`` are the values after the steps from position ``begin`` on."""
+        assert self._targets is not None
+        slots = self._run(env, windows.start, len(windows))
+        last = np.arange(windows.start, windows.stop) + self._columns["length"][slots] - 1
+        reward, discount = (self._columns[name][slots].astype(np.float64) for name in ("reward", "discount"))
+        target = self._targets(reward, discount, after[last - begin].astype(np.float64))
+        self._columns["error"][slots] = np.abs(target - self._columns["error"][slots])
 
     def _complete_windows(self, env: int, windows: range, end: int, terminated: bool) -> None:
         """Stores the n-step sums of these windows over their first rewards, which are not needed again. A window ends after n

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_training.data.acting_values import Targets
 from rl_training.data.frames import Frames, StackCheck
 from rl_training.data.item_queue import ItemQueue, RingCounters
 from rl_training.data.memory import require_memory
@@ -32,10 +33,22 @@ STEPS_PER_SPARE_SLOT = 20
 
 
 class _SlotPriorities(PriorityIndex):
-    """Priorities of slots, which can also be removed."""
+    """Priorities of slots, which can also be removed. What has changed is noted first, and then settled at once."""
 
-    def remove(self, slots: NDArray[np.int64]) -> None:
-        self._tree.set(slots, 0.0)
+    def __init__(self, capacity: int, alpha: float, rng: np.random.Generator) -> None:
+        super().__init__(capacity, alpha, rng)
+        self.changed: dict[int, bool] = {}  # slots of items added or retired since priorities were settled -> whether added
+        self.initial: dict[int, float] = {}  # the first priorities of those that were added; empty if they are not known
+
+    def settle(self) -> None:
+        """Gives the items that were added since the last call their priorities, and takes them from the retired ones."""
+        if self.changed:
+            slots, held = np.array(list(self.changed)), np.array(list(self.changed.values()))
+            new = slots[held]
+            self._tree.set(slots[~held], 0.0)
+            self.add(new, np.array([self.initial[slot] for slot in new.tolist()]) if self.initial else None)
+            self.changed.clear()
+            self.initial.clear()
 
     def update(self, indices: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
         held = self._tree.get(indices) > 0.0  # an item may have been overwritten since it was sampled
@@ -78,13 +91,14 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         rng: np.random.Generator,
         device: torch.device | str,
         alpha: float | None,
+        targets: Targets | None,
         further_columns: Mapping[str, np.dtype[Any]],
         further_bytes: int = 0,
         what: str,
     ) -> None:
         """``slots`` and ``quotas`` (of items) are per environment. What an item needs begins at most ``longest_reach`` before
-        it, and what an incomplete item needs is among the newest ``under_way`` slots. ``what`` names the replay in an
-        out-of-memory error."""
+        it, and what an incomplete item needs is among the newest ``under_way`` slots. With ``targets``, steps come with the
+        Q-values of acting. ``what`` names the replay in an out-of-memory error."""
         self._stacks = StackCheck(frames)
         self.n_step, self.gamma = n_step, gamma
         self._powers = np.array([gamma**k for k in range(n_step + 1)])
@@ -92,6 +106,8 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         self._rng = rng
         self._rings = [RingCounters(quota) for quota in quotas]
         layout = {**_layout(frames.dtype, np.dtype((action_dtype, action_shape)), masked_actions), **further_columns}
+        if targets is not None:  # of one step the Q-value of the action, until its window is complete: then the TD error
+            layout["error"] = np.dtype(np.float32)
         total = len(quotas) * slots
         needed = total * sum(dtype.itemsize for dtype in layout.values()) + 8 * len(quotas) * max(quotas)
         tree = 0 if alpha is None else SumTree.bytes_of(total)
@@ -99,7 +115,7 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         super().__init__(layout, len(quotas), slots, frames, torch.device(device))
         self._queue = ItemQueue(self._rings)
         self._priorities = None if alpha is None else _SlotPriorities(total, alpha, rng)
-        self._changed: dict[int, bool] = {}  # slots of items added or retired since priorities were settled -> whether added
+        self._targets = targets
 
     def __len__(self) -> int:
         """The number of items that can be sampled: complete, and with no slot overwritten."""
@@ -169,13 +185,8 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
             self._add_one(env, step)
 
     def _settle_priorities(self) -> None:
-        """Gives the items that were added since the last call their priorities, and takes them from the retired ones."""
-        if self._priorities is not None and self._changed:
-            slots = np.array(list(self._changed))
-            held = np.array(list(self._changed.values()))
-            self._priorities.remove(slots[~held])
-            self._priorities.add(slots[held])
-        self._changed.clear()
+        if self._priorities is not None:
+            self._priorities.settle()
 
     def _check_continues(self, obs: Array, envs: Sequence[int], first: int = 0) -> None:
         """Checks that the observations of these environments, the first row that of environment ``first``, continue from
@@ -246,10 +257,12 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         if len(ring) == ring.quota:
             self._retire(env)
         self._queue.push(env, begin)
-        self._changed[self._slot(env, begin)] = True
+        if self._priorities is not None:
+            self._priorities.changed[self._slot(env, begin)] = True
 
     def _retire(self, env: int) -> None:
-        self._changed[self._slot(env, self._queue.oldest(env))] = False
+        if self._priorities is not None:
+            self._priorities.changed[self._slot(env, self._queue.oldest(env))] = False
         self._rings[env].retired += 1
 
     # -- reading

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_training.data.acting_values import Targets
 from rl_training.data.block_rings import BlockRings
 from rl_training.data.blocks import CompactSteps, spans
 from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, equal_shares
 from rl_training.data.frames import make_frames
 from rl_training.errors import ConfigError
-from rl_training.types import ObservationSpec, Step, TransitionBatch
+from rl_training.types import Array, ObservationSpec, Step, TransitionBatch
 
 
 class FrameReplayBuffer(BlockRings):
@@ -48,9 +49,11 @@ class FrameReplayBuffer(BlockRings):
         alpha: float | None = None,
         batch_size: int = 0,
         observation: ObservationSpec | None = None,
+        targets: Targets | None = None,
     ) -> None:
         """``observation`` is the spec, if it is not a plain image of bytes. ``batch_size`` is the number of transitions that
-        an update will need; with too few for ever, there is a warning."""
+        an update will need; with too few for ever, there is a warning. With ``targets``, blocks come with the Q-values of
+        acting, from which items get their first priorities."""
         if capacity < num_envs:
             raise ConfigError(f"algo_kwargs.buffer_size ({capacity}) must be at least num_envs ({num_envs})")
         self.capacity = capacity
@@ -70,6 +73,7 @@ class FrameReplayBuffer(BlockRings):
             rng=rng,
             device=device,
             alpha=alpha,
+            targets=targets,
             further_columns={},
             what=f"a replay of {capacity} transitions, each frame stored once,",
         )
@@ -117,6 +121,9 @@ class FrameReplayBuffer(BlockRings):
 
     def _reach(self, env: int, positions: Any) -> Any:
         return positions - self._columns["age"][env * self._slots + positions % self._slots]
+
+    def _first_priorities(self, env: int, positions: NDArray[np.int64]) -> Array:
+        return self._columns["error"][env * self._slots + positions % self._slots]
 
     def sample(self, batch_size: int, beta: float = 0.4) -> TransitionBatch:
         """Samples transitions with replacement; if prioritised, with importance weights of exponent ``beta``."""

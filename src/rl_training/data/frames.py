@@ -48,6 +48,12 @@ class Frames(ABC):
     def rebuild(self, column: Array, slots: NDArray[np.int64]) -> torch.Tensor:
         """The observations (row, batch, ...) whose frames are in these slots (row, batch, stack) of a column."""
 
+    def windows(self, column: Array, slots: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+        """The observations (row, batch, ...) of sequences whose frames follow each other in these slots (batch, frame): row r
+        has the ``stack`` frames from r on."""
+        runs = np.lib.stride_tricks.sliding_window_view(slots, self.stack, axis=1)
+        return self.rebuild(column, runs.swapaxes(0, 1)).to(device)
+
     @abstractmethod
     def images(self, obs: Array) -> list[Array]:
         """The images of a batch of observations, (batch, channel, height, width) each."""
@@ -101,6 +107,16 @@ class PlainFrames(Frames):
             for row in range(rows):
                 column.take(slots[row, part], axis=0, out=stacks[row, part].numpy(), mode="clip")
         return stacks.view(rows, batch, self.stack * self._channels, *column.shape[2:])
+
+    def windows(self, column: Array, slots: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+        """A view: each frame is in memory once for all the stacks of its sequence."""
+        batch, count = slots.shape
+        frames = torch.empty((batch, count, *column.shape[1:]), dtype=torch.from_numpy(column[:0]).dtype)
+        column.take(slots, axis=0, out=frames.numpy(), mode="clip")
+        frames = frames.to(device)
+        sequence, frame, *pixels = frames.stride()
+        shape = (count - self.stack + 1, batch, self.stack * self._channels, *column.shape[2:])
+        return frames.as_strided(shape, (frame, sequence, *pixels))
 
     def images(self, obs: Array) -> list[Array]:
         return [obs] if obs.ndim == 4 else []

@@ -37,8 +37,16 @@ class Broadcast:
         if call.weights is None:
             return None
         if call.version != self._version:
-            self._version, self._reference = call.version, self._ray.put(call.weights)
+            try:
+                self._reference = self._ray.put(call.weights)
+            except self._ray.exceptions.RayError as error:
+                raise ConfigError(_failed(error)) from error
+            self._version = call.version
         return self._reference
+
+
+def _failed(error: Exception) -> str:
+    return f"Ray failed ({one_line(str(error))}); is its object store full?"
 
 
 class RayHandle(Handle):
@@ -79,7 +87,7 @@ class RayHandle(Handle):
         except (exceptions.RayActorError, exceptions.ObjectLostError, exceptions.OutOfMemoryError) as error:
             raise CollectorLost(one_line(str(error))) from error
         except exceptions.RayError as error:
-            raise ConfigError(f"Ray failed ({one_line(str(error))}); is its object store full?") from error
+            raise ConfigError(_failed(error)) from error
         if isinstance(reply, str):
             raise ConfigError(
                 f"a node of the Ray cluster has rl-training {reply}, this machine {__version__}; install the same on both"

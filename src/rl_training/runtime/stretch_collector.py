@@ -19,7 +19,9 @@ import torch
 
 from rl_training import errors
 from rl_training.algorithms.base import OffPolicyAlgorithm, init_generator
+from rl_training.algorithms.epsilon_greedy import EpsilonPolicy
 from rl_training.algorithms.policy import Policy
+from rl_training.data.acting_values import HeldStep
 from rl_training.data.blocks import stacked
 from rl_training.data.replay import clipped
 from rl_training.data.rollout_buffer import RolloutStep, rollout_block
@@ -31,7 +33,7 @@ from rl_training.experiment.registry import get_algorithm
 from rl_training.models.normalization import ObservationNormalizer
 from rl_training.rng import TRAINING_EPISODES
 from rl_training.runtime.cadence import PhaseTimer, cpu_threads
-from rl_training.runtime.collector import Collector
+from rl_training.runtime.collector import Collected, Collector
 from rl_training.runtime.setup import make_pool
 from rl_training.tracebacks import WorkerError, frames_of
 from rl_training.types import ObservationSpec, SpaceSpec, State, Step
@@ -137,6 +139,10 @@ class StretchCollector:
             self._clip = config.algo_kwargs.clip_reward  # type: ignore[attr-defined]
             normalizes = any(isinstance(module, ObservationNormalizer) for module in policy.network.modules())
             self._keeps_steps = normalizes or config.algo_kwargs.normalize_rewards  # type: ignore[attr-defined]
+        self._held = HeldStep() if config.collectors.actor_priorities else None
+        if self._held is not None:
+            assert isinstance(policy, EpsilonPolicy)
+            policy.passes_q_values = True
         self._version = -1
 
     def start(self, state: State | bytes | None) -> list[int]:
@@ -149,8 +155,12 @@ class StretchCollector:
         diverged = self._collector.load_state_dict(state)
         if self._recorder is not None:
             self._recorder.load_state_dict(state["recorder"])
+            if self._held is not None:
+                self._held.load_state_dict(state["held"])
             for env in diverged:
                 self._recorder.discard(env)
+                if self._held is not None:
+                    self._held.discard(env)
         return [self._place.first + env for env in diverged]
 
     def play(self, call: Call) -> Answer:
@@ -173,15 +183,25 @@ class StretchCollector:
             if self._recorder is None:
                 items.append(RolloutStep(step, collected.carry, collected.next_carry, collected.action_mask))
             else:
-                recorded = self._recorder.record(clipped(step, self._clip), collected.carry)
+                recorded = self._record(clipped(step, self._clip), collected)
                 if recorded is not None:
                     items.append(recorded)
         seen = stacked(steps) if steps else None
         return Answer(self._make_block(items, self._channels) if items else None, seen, count, episodes, self.state_dict())
 
+    def _record(self, step: Step, collected: Collected) -> Any:
+        """The items that this step completes, or with initial priorities the one before it; None if there are none."""
+        assert self._recorder is not None
+        if self._held is None:
+            return self._recorder.record(step, collected.carry)
+        assert collected.q_values is not None
+        before = self._held.exchange(step, collected.carry, collected.q_values)
+        return None if before is None else self._recorder.record(*before)
+
     def state_dict(self) -> State:
         recorder = {} if self._recorder is None else self._recorder.state_dict()
-        return {**self._collector.state_dict(), "recorder": recorder}
+        held = {} if self._held is None else self._held.state_dict()
+        return {**self._collector.state_dict(), "recorder": recorder, "held": held}
 
     def close(self) -> None:
         self._collector.close()
