@@ -39,7 +39,7 @@ _HINT = "; a program that trains with collectors in processes must do so below i
 
 
 class CollectorLost(Exception):
-    """The process or the node of a collector has died; the text says how."""
+    """The process or the node of a collector has died; the text is the cause."""
 
 
 class Handle(ABC):
@@ -66,13 +66,13 @@ class Handle(ABC):
     @classmethod
     @abstractmethod
     def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
-        """Waits until one of these collectors, all of this class, has an answer or has died, but at most so long."""
+        """Waits until one of these collectors, all of this class, has an answer or has died, or until the time is over."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     def taken(self, reply: Reply) -> Answer:
-        """What a reply from another process holds, or the error in it."""
+        """The answer in a reply from another process, whose error is raised and whose warnings are repeated."""
         for text in reply.warnings:
             warnings.warn(text, stacklevel=2)
         if reply.arithmetic is not None and reply.arithmetic != arithmetic():

@@ -54,7 +54,7 @@ class Stretches:
         self._states: list[State | bytes | None] = [None] * len(handles)  # acknowledged
         self._calls: list[Call | None] = [None] * len(handles)  # that are not answered yet
         self._deaths = [0] * len(handles)  # in the stretch under way
-        self._weights = b""  # of the last broadcast
+        self._weights = b""  # the weights of the last broadcast
         self._version = 0
         self._turn = 0
         self._behind = 0  # stretches since the last broadcast
@@ -78,7 +78,7 @@ class Stretches:
         return self._copy
 
     def pools(self) -> list[EnvPool]:
-        """Those in this process."""
+        """The pools of the collectors in this process."""
         return [handle.pool for handle in self._handles if isinstance(handle, InlineHandle)]
 
     def start(self) -> None:
