@@ -112,7 +112,7 @@ def _headline(
 
 
 def _commands(run: Path, about: dict[str, Any]) -> str:
-    """How the run was started, and how to repeat it. A config does not repeat a run whose settings were changed on the way."""
+    """How the run was started and how to repeat it. A config does not repeat a run whose settings were changed on the way."""
     changes = about.get("changes")
     changed = [
         entry
