@@ -139,6 +139,22 @@ def test_environments_that_cannot_be_made(
     assert_refused(capsys, (*TRAIN, *arguments), *words)
 
 
+@pytest.mark.parametrize(
+    ("package", "env", "argument", "words"),
+    [
+        ("mujoco", "Hopper-v5", "xml_file=/nope.xml", ("Hopper-v5 cannot be created", "/nope.xml")),
+        ("ale_py", "ALE/Pong-v5", "mode=99", ("ALE/Pong-v5 cannot be created", "Invalid game mode")),
+        ("ale_py", "ALE/Pong-v5", "difficulty=77", ("ALE/Pong-v5 cannot be created", "Invalid difficulty")),
+    ],
+)
+def test_environments_of_other_packages_that_cannot_be_made(
+    package: str, env: str, argument: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(package)
+    algo = "sac" if package == "mujoco" else "dqn"
+    assert_refused(capsys, (*TRAIN, f"--algo={algo}", f"--env={env}", f"--set=env_kwargs.{argument}"), *words)
+
+
 def test_a_text_space_is_flattened_to_numbers() -> None:
     config = tiny_config(
         "dqn",
@@ -493,6 +509,17 @@ def test_bounds_in_double_precision_are_not_exceeded() -> None:
     assert box.contains(sent[0])
     single = ActionSpec("continuous", low=(-2.0, -2.0), high=(2.0, 2.0), raw_shape=(2,)).to_env(np.array([[-1.0, 1.0]]))
     assert single.dtype == np.float32
+
+
+def test_bounds_in_single_precision_are_not_exceeded() -> None:
+    """Low + (high - low) rounds to above high for one in six of such pairs."""
+    rng = np.random.default_rng(0)
+    for low, high in np.sort(rng.uniform(-3.0, 3.0, (200, 2)).astype(np.float32)).tolist():
+        spec = ActionSpec("continuous", low=(low,), high=(high,), raw_shape=(1,))
+        least, most = spec.to_env(np.array([[-1.0], [1.0]], np.float32))[:, 0].tolist()
+        assert least == low
+        assert most <= high
+        assert most == pytest.approx(high, abs=1e-6)
 
 
 def test_a_box_of_whole_numbers_is_a_choice_for_each_of_them() -> None:

@@ -19,7 +19,7 @@ from conftest import final_fingerprint, tiny_config
 from rl_training.data import memory
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpoint import MANIFEST, read_checkpoint, verify_checkpoint, write_checkpoint
-from rl_training.experiment.finding import find_checkpoint
+from rl_training.experiment.finding import load_acting
 from rl_training.experiment.run import open_run, step_directories
 from rl_training.runtime.inference import load_policy
 from rl_training.runtime.sessions import resume_training, start_training
@@ -273,7 +273,7 @@ def test_a_damaged_policy_falls_back_with_a_warning(run: Path) -> None:
     newest, before = step_directories(run)[:2]
     flip_a_byte(newest / "policy.safetensors")
     messages: list[str] = []
-    assert find_checkpoint(run, messages.append) == before
+    assert load_acting(run, messages.append).path == before
     assert newest.name in messages[0]
     with pytest.raises(CheckpointError, match="damaged"):
         load_policy(newest, warn=messages.append)
@@ -305,6 +305,17 @@ def test_a_failure_of_the_writer_reaches_the_training_thread(tmp_path: Path) -> 
     with pytest.raises(TypeError):
         trainer.run.wait()
     trainer.close()
+
+
+def test_the_two_newest_checkpoints_with_a_replay_are_kept(tmp_path: Path) -> None:
+    """So that there is another one when the newest is damaged, however few checkpoints are kept."""
+    run = tmp_path / "run"
+    checkpoint = {"interval": 30, "keep": 1, "replay_every": 3}
+    trainer = start_training(tiny_config("dqn", checkpoint=checkpoint, output_dir=str(run)), command="test")
+    trainer.train(220)
+    trainer.close()
+    assert [path.name for path in step_directories(run)] == ["step-0000000220", "step-0000000210"]
+    assert all((path / "replay.json").exists() for path in step_directories(run))
 
 
 def test_a_checkpoint_that_was_being_replaced_comes_back(run: Path) -> None:

@@ -10,14 +10,13 @@ import os
 import pty
 import re
 import struct
-import subprocess
 import sys
 import termios
 from pathlib import Path
 
 import pytest
-from conftest import CLI, SHORT
-from moments import PATIENCE, finish
+from conftest import SHORT
+from moments import PATIENCE, finish, start
 
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.hooks import Training
@@ -95,7 +94,7 @@ def test_a_run_in_a_pipe_prints_plain_lines(tmp_path: Path) -> None:
 
 
 def test_a_run_on_a_terminal_shows_a_bar(tmp_path: Path) -> None:
-    shown = run_on_a_terminal([*CLI, "train", "--config", "dqn/cartpole", *TINY, "--set=log.interval=50"], tmp_path)
+    shown = run_on_a_terminal(["train", "--config", "dqn/cartpole", *TINY, "--set=log.interval=50"], tmp_path)
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     assert plain != shown, "a terminal gets a live bar"
     assert "━" in plain
@@ -110,7 +109,7 @@ def run_on_a_terminal(command: list[str], cwd: Path) -> str:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
     environment.pop("NO_COLOR", None)
-    process = subprocess.Popen(command, cwd=cwd, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    process = start(*command, cwd=cwd, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
     try:

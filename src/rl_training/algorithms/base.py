@@ -129,6 +129,9 @@ class Algorithm(ABC, Generic[ConfigT, InputT]):
 class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
     """An algorithm that learns from replayed experience."""
 
+    #: whether steps come with the Q-values of acting, from which the replay makes initial priorities
+    actor_priorities: bool = False
+
     def build(self) -> None:
         super().build()
         self.return_scale = ReturnScale(self.config.gamma) if self.config.normalize_rewards else None
@@ -141,17 +144,18 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
         """The replay from which its batches are sampled."""
 
     @classmethod
-    def make_recorder(cls, config: OffPolicyConfigT, policy: Policy, num_envs: int) -> Recorder[Any]:
+    def make_recorder(cls, config: OffPolicyConfigT, policy: Policy, num_envs: int) -> Recorder[Any, Any]:
         """The recorder of this replay alone, for a collector with some of the environments."""
         return make_transition_recorder(policy.spec, num_envs, getattr(config, "n_step", 1), config.gamma)
 
     def observe(self, step: Step) -> None:
         """Updates the running statistics of observations and returns, if there are any, with a step of all environments."""
-        block = Step(*(None if field is None else field[None] for field in step))  # type: ignore[arg-type]
+        fields: tuple[Any, ...] = step._replace(values=None)
+        block = Step(*(None if field is None else field[None] for field in fields))  # type: ignore[arg-type]
         self.observe_block(block, 0, len(step.reward))
 
     def observe_block(self, block: Step, first: int, num_envs: int) -> None:
-        """The same with several steps, (time, env, ...), of environment ``first`` of ``num_envs`` and those after it."""
+        """``observe`` for several steps, (time, env, ...), of environment ``first`` of ``num_envs`` and those after it."""
         present = block.present
         for normalizer in self.normalizers:
             normalizer.update(block.obs.reshape(-1, *block.obs.shape[2:]) if present is None else block.obs[present])

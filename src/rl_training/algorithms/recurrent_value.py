@@ -78,7 +78,7 @@ class RecurrentQPolicy(EpsilonPolicy):
             taken = np.zeros_like(previous)  # its last column, the reward, is set by ``note_reward``
             taken[np.arange(len(action)), action] = 1.0
             after = (*after, taken)
-        return PolicyOutput(action, after, {})
+        return PolicyOutput(action, after, {"q_values": q_values} if self.passes_q_values else {})
 
     def initial_carry(self, num_envs: int) -> Carry:
         state = self.network.core.initial_state(num_envs)
@@ -218,6 +218,10 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
         """The targets of the Q-values; ``value`` is the value to bootstrap from."""
         return reward + discount * value
 
+    def _targets_of_arrays(self, reward: Array, discount: Array, value: Array) -> Array:
+        target: Array = self.targets(*map(torch.from_numpy, (reward, discount, value))).numpy()
+        return target
+
     def priorities(self, error: Tensor, mask: Tensor) -> Tensor | None:
         """The new priorities of the sequences, (batch,); None if replay is uniform."""
         return None
@@ -262,6 +266,7 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
                 "masked_actions": spec.action.masked_count,
                 "rng": self.streams["replay"],
                 "device": self.target_network.vector.device,
+                "targets": self._targets_of_arrays if self.actor_priorities else None,
             }
         )
         return Replay(
@@ -275,7 +280,9 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     @classmethod
     def make_recorder(cls, config: RecurrentConfigT, policy: Policy, num_envs: int) -> RecurrentRecorder:
         assert isinstance(policy, RecurrentQPolicy)
-        return RecurrentRecorder(policy.network.core.initial_state(num_envs))
+        overlap, burn_in = getattr(config, "overlap", 0), getattr(config, "burn_in", 0)
+        stride = config.sequence_length - overlap
+        return RecurrentRecorder(policy.network.core.initial_state(num_envs), stride, burn_in)
 
     def make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:
         """The buffer; ``options`` are the arguments that DRQN and R2D2 have in common."""

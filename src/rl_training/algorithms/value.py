@@ -38,6 +38,11 @@ class QLearningConfig(ImageConfig, EpsilonGreedyConfig):
     normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
     frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
 
+    @property
+    def prioritizes(self) -> bool:
+        """Whether replay is prioritised."""
+        return False
+
     def encoder(self) -> EncoderConfig:
         """How the encoder of observations is made."""
         return EncoderConfig(
@@ -81,6 +86,10 @@ class ValueConfig(QLearningConfig):
         description="env steps over which the importance-sampling exponent grows to 1; 0: constant",
         json_schema_extra=MAY_CHANGE,
     )
+
+    @property
+    def prioritizes(self) -> bool:
+        return self.prioritized
 
 
 QConfigT = TypeVar("QConfigT", bound=QLearningConfig)
@@ -174,6 +183,7 @@ class ValueAlgorithm(QLearning[ValueConfigT, TransitionBatch]):
             clip_reward=config.clip_reward,
             rng=self.streams["replay"],
             device=self.target_network.vector.device,
+            actor_priorities=self.actor_priorities,
         )
 
 

@@ -38,7 +38,7 @@ from rl_training.errors import FOREIGN, MOST_SHOWN, ConfigError, RLTrainingError
 from rl_training.experiment.collectors import CollectorsConfig
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.plain_data import parse_yaml as parse_yaml
-from rl_training.experiment.plain_data import require_plain
+from rl_training.experiment.plain_data import require_plain, yaml_text
 from rl_training.experiment.registry import AlgorithmClass, canonical_name, get_algorithm
 from rl_training.experiment.sections import CheckpointConfig, EvalConfig, LogConfig, StopConfig
 from rl_training.models.custom import NetworkFunction, PythonNetwork, reference_to
@@ -70,8 +70,8 @@ class TrainConfig(StrictModel):
     )
     env_timeout: PositiveNumber | None = Field(
         None,
-        description="seconds that a step or a reset may take: a worker process is then killed, which is a fault, and inline "
-        "there is a warning; not for vector environments; null: no limit",
+        description="time limit of a step or a reset in seconds: beyond it, a worker process is killed, which is a fault; "
+        "inline, there is only a warning; not for vector environments; null: no limit",
         json_schema_extra=MAY_CHANGE,
     )
     env_fresh: bool = Field(False, description="create a new environment for each episode")
@@ -145,7 +145,7 @@ class TrainConfig(StrictModel):
         return self.model_dump(mode="json", exclude={"output_dir"})
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.describe(), sort_keys=False)
+        return yaml_text(self.describe())
 
     def with_values(self, **values: Any) -> TrainConfig:
         """A validated copy with some top-level values replaced."""
@@ -280,7 +280,7 @@ def load_config_data(name_or_path: str) -> dict[str, Any]:
 
 
 def load_config_file(name_or_path: str) -> dict[str, Any]:
-    """The same, with the ranges."""
+    """The unchecked values of a packaged config or a YAML file, with the ranges for ``tune``."""
     path = Path(name_or_path)
     packaged = packaged_configs()
     if name_or_path in packaged:

@@ -27,17 +27,19 @@ from rl_training.runtime.stretch_collector import (
     Setup,
     StretchCollector,
     arithmetic,
+    packed_state,
     raise_again,
-    unpacked,
 )
 from rl_training.types import State
 
 #: Seconds that a process has to end before it is killed.
 CLOSING_TIME = 2.0
+#: A process imports the program that started it, which must not train again then.
+_HINT = "; a program that trains with collectors in processes must do so below if __name__ == '__main__':"
 
 
 class CollectorLost(Exception):
-    """The process or the node of a collector has died; the text says how."""
+    """The process or the node of a collector has died; the text is the cause."""
 
 
 class Handle(ABC):
@@ -50,7 +52,7 @@ class Handle(ABC):
         self.weights = -1  # the version that the collector has
 
     @abstractmethod
-    def start(self, state: State | None) -> None:
+    def start(self, state: State | bytes | None) -> None:
         """Makes the collector, in place of one that has died: from this state, or at the start of the run."""
 
     @abstractmethod
@@ -64,13 +66,13 @@ class Handle(ABC):
     @classmethod
     @abstractmethod
     def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
-        """Waits until one of these collectors, all of this class, has an answer or has died, but at most so long."""
+        """Waits until one of these collectors, all of this class, has an answer or has died, or until the time is over."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     def taken(self, reply: Reply) -> Answer:
-        """What a reply from another process holds, or the error in it."""
+        """The answer in a reply from another process, whose error is raised and whose warnings are repeated."""
         for text in reply.warnings:
             warnings.warn(text, stacklevel=2)
         if reply.arithmetic is not None and reply.arithmetic != arithmetic():
@@ -83,7 +85,7 @@ class Handle(ABC):
         if reply.error is not None:
             raise_again(reply.error)
         assert reply.answer is not None
-        return unpacked(reply.answer)
+        return reply.answer
 
 
 class InlineHandle(Handle):
@@ -96,7 +98,7 @@ class InlineHandle(Handle):
         self._collector: StretchCollector | None = None
         self._call: Call | None = None
 
-    def start(self, state: State | None) -> None:
+    def start(self, state: State | bytes | None) -> None:
         self._collector = StretchCollector(self.setup, self.pool, self._policy, self._timer)
         self.diverged += self._collector.start(state)
         self.weights = -1
@@ -121,12 +123,13 @@ class ProcessHandle(Handle):
 
     _process: Any = None
     _pipe: Connection
+    _has_answered = False
 
-    def start(self, state: State | None) -> None:
+    def start(self, state: State | bytes | None) -> None:
         self.close()
         context = _context()
         self._pipe, remote = context.Pipe()
-        arguments = (remote, self.setup.to_bytes(), state)
+        arguments = (remote, self.setup.to_bytes(), None if state is None else packed_state(state))
         self._process = context.Process(
             target=_serve, args=arguments, daemon=True, name=f"collector {self.setup.place.number}"
         )
@@ -144,10 +147,16 @@ class ProcessHandle(Handle):
 
     def answer(self) -> Answer | None:
         try:
-            return self.taken(self._pipe.recv()) if self._pipe.poll() else None
+            reply = self._pipe.recv() if self._pipe.poll() else None
         except (EOFError, OSError) as error:
             self._process.join(CLOSING_TIME)
-            raise CollectorLost(f"its process has died (exit code {self._process.exitcode})") from error
+            code = self._process.exitcode
+            hint = "" if self._has_answered or code != 1 else _HINT
+            raise CollectorLost(f"its process has died (exit code {code}){hint}") from error
+        if reply is None:
+            return None
+        self._has_answered = True
+        return self.taken(reply)
 
     @classmethod
     def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
@@ -171,7 +180,7 @@ def _context() -> Any:
     return context
 
 
-def _serve(pipe: Connection, content: bytes, state: State | None) -> None:
+def _serve(pipe: Connection, content: bytes, state: bytes | None) -> None:
     """The process of a collector: answers calls until the trainer closes the pipe or ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # which may reach all processes of a group; the trainer handles them

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+import safetensors.numpy
 
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.boundary import StepInterrupted
@@ -23,7 +24,7 @@ from rl_training.runtime.collector import acting_copy
 from rl_training.runtime.collector_handles import CollectorLost, Handle, InlineHandle
 from rl_training.runtime.learner import Learner
 from rl_training.runtime.signals import StopRequest
-from rl_training.runtime.stretch_collector import Answer, Call
+from rl_training.runtime.stretch_collector import Answer, Call, packed_weights, unpacked_state
 from rl_training.types import State
 
 #: A collector that dies more often than this in one stretch would die for ever.
@@ -50,14 +51,15 @@ class Stretches:
         self._config, self._handles, self._timer = config, handles, timer
         self._learned = policy
         self._copy = None if on_cpu(policy.network) else acting_copy(policy)
-        self._states: list[State | None] = [None] * len(handles)  # acknowledged
+        self._states: list[State | bytes | None] = [None] * len(handles)  # acknowledged
         self._calls: list[Call | None] = [None] * len(handles)  # that are not answered yet
         self._deaths = [0] * len(handles)  # in the stretch under way
-        self._weights: State = {}  # of the last broadcast
+        self._weights = b""  # the weights of the last broadcast
         self._version = 0
         self._turn = 0
         self._behind = 0  # stretches since the last broadcast
         self._started = False
+        self._failed = False  # whether the last stretch was not taken in
         self._again = False  # whether the next stretch is one that was asked for before, with the weights of then
         self._learned_updates = 0  # updates that the learner has made
         self._updates = 0  # ... and had made at the last broadcast
@@ -76,7 +78,7 @@ class Stretches:
         return self._copy
 
     def pools(self) -> list[EnvPool]:
-        """Those in this process."""
+        """The pools of the collectors in this process."""
         return [handle.pool for handle in self._handles if isinstance(handle, InlineHandle)]
 
     def start(self) -> None:
@@ -88,6 +90,7 @@ class Stretches:
     def advance(self, env_steps: int, learner: Learner, stop: StopRequest) -> tuple[int, list[Episode]]:
         """Takes in a stretch of every collector, or in free mode of one. Returns the number of steps, and the episodes that
         have ended."""
+        self._failed = True
         self._learned_updates = learner.updates
         self._begin(env_steps)
         answers = self._first_answer(stop) if self._config.mode == "free" else self._all_answers(stop)
@@ -104,6 +107,7 @@ class Stretches:
             episodes += answer.episodes
         if self._config.mode == "pipelined":
             self._ask_all(env_steps + count)
+        self._failed = False
         return count, episodes
 
     def time_metrics(self) -> dict[str, float]:
@@ -132,7 +136,7 @@ class Stretches:
             return
         if not self._again:
             if self._behind == 0:
-                self._weights = {name: value.cpu().numpy() for name, value in self._learned.state_dict().items()}
+                self._weights = packed_weights(self._learned)
                 self._version, self._updates = self._version + 1, self._learned_updates
             self._behind = (self._behind + len(idle)) % (self._config.broadcast_interval * len(self._handles))
         self._again = False
@@ -207,7 +211,7 @@ class Stretches:
 
     def recover(self) -> list[int]:
         """After a fault, lets all collectors start again from what was taken in."""
-        if self._started and any(call is not None for call in self._calls):
+        if self._failed and self._started and any(call is not None for call in self._calls):
             self._again = self._keeps_weights()
             self._let_go()
         return []
@@ -226,8 +230,8 @@ class Stretches:
         again = self._again or self._keeps_weights()
         keeps = again or (self._behind != 0 and self._config.mode != "free")
         return {
-            "states": list(self._states),
-            "weights": dict(self._weights) if keeps else None,
+            "states": [None if state is None else unpacked_state(state) for state in self._states],
+            "weights": dict(sorted(safetensors.numpy.load(self._weights).items())) if keeps else None,  # in no order there
             "behind": self._behind,
             "again": again,
         }
@@ -237,7 +241,7 @@ class Stretches:
         self._behind = 0 if state["weights"] is None else state["behind"]
         self._let_go()
         if state["weights"] is not None:
-            self._weights = dict(state["weights"])
+            self._weights = safetensors.numpy.save({name: np.asarray(value) for name, value in state["weights"].items()})
             self._version += 1
         return []
 

@@ -18,7 +18,7 @@ LEFT, RIGHT, TOP, BOTTOM = 76, 12, 12, 48
 MOST_POINTS, FEW_POINTS = 300, 60
 COLORS = 8  # classes c0 to c7
 STEPS = "environment steps"
-#: Of the rows of a bar chart, and the room for their names.
+#: Bar charts: the height of a row, the width of the column of names, and the longest name beside a bar.
 ROW, NAMES, LONGEST_NAME = 26, 200, 18
 
 CHART_STYLE = """
@@ -93,7 +93,7 @@ class Axes:
 
     x: tuple[float, float]
     y: tuple[float, float]
-    counts: bool = False  # of things, so that there are no fractions
+    counts: bool = False  # whether the values count things, so that there are no fractions
     parts: list[str] = field(default_factory=list)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
@@ -223,7 +223,7 @@ def text(x: float, y: float, words: str, anchor: str = "start", *, strong: bool 
     return f'<text{shown} x="{x:g}" y="{y:g}" text-anchor="{anchor}">{whole}{escape(words)}</text>'
 
 
-def standalone(title: str, panels: Sequence[tuple[str, Sequence[Line]]], columns: int = 2) -> str:
+def standalone(title: str, panels: Sequence[tuple[str, Sequence[Line]]], columns: int = 2, x_name: str = STEPS) -> str:
     """Panels of curves as an SVG file, each with its name above and the names of its curves below."""
     parts, top = [], 0.0
     for first in range(0, len(panels), columns):
@@ -232,7 +232,7 @@ def standalone(title: str, panels: Sequence[tuple[str, Sequence[Line]]], columns
             legend = "".join(_legend_entry(line, number, HEIGHT + 40) for number, line in enumerate(lines))
             inside = [
                 text(LEFT, 16, name, strong=True),
-                f'<g transform="translate(0 20)">{"".join(line_axes(lines).parts)}</g>',
+                f'<g transform="translate(0 20)">{"".join(line_axes(lines, x_name=x_name).parts)}</g>',
             ]
             parts.append(f'<g transform="translate({k * (WIDTH + 20)} {top:g})">{"".join(inside)}{legend}</g>')
         top += HEIGHT + 50 + 18 * max(len(lines) for _, lines in row)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl_training.algorithms.base import Algorithm, OnPolicyAlgorithm, init_generator
+from rl_training.algorithms.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
 from rl_training.envs.boundary import Boundary
@@ -81,14 +81,16 @@ class Trainer:
             self.device = usable_device(config.device)
             policy.network.to(self.device)
             self.algorithm: Algorithm[Any, Any] = algorithm_class(policy, config.algo_kwargs, self.streams)
+            if isinstance(self.algorithm, OffPolicyAlgorithm):
+                self.algorithm.actor_priorities = config.collectors.actor_priorities
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.timer)
         self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
         self.collector: Collector | Stretches = collecting.make(pool, policy, self.timer)
         self._eval_pool: EnvPool | None = None
-        self.creating = Boundary()  # of the environments for evaluation
+        self.creating = Boundary()  # marks the creation of the environments for evaluation
         self.env_steps = 0
-        self.changes: Mapping[str, Change] = {}  # of settings, since the checkpoint that the run continues from
-        self.episodes = EpisodeStatistics()
+        self.changes: Mapping[str, Change] = {}  # changed settings since the checkpoint that the run continues from
+        self.episodes = EpisodeStatistics.of(config)
         self.evaluations = EvaluationBudget(config.eval)
         self.due = {
             "log": Due(config.log.interval),
@@ -111,7 +113,7 @@ class Trainer:
         return self.collector.pools()[0]
 
     def pools(self) -> list[EnvPool]:
-        """Those of this process."""
+        """All pools in this process, for training and for evaluation."""
         return [*self.collector.pools(), *([] if self._eval_pool is None else [self._eval_pool])]
 
     def _changing_shapes(self, pool: EnvPool) -> str | None:
