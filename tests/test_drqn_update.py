@@ -12,6 +12,7 @@ from sequences import ACTIONS, STATE, World, make_algorithm, walk_targets
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.drqn import DRQN
 from rl_training.algorithms.recurrent_value import sequence_td_loss, state_values
+from rl_training.data import RecurrentReplayBuffer
 from rl_training.models import LSTMQNetwork
 
 
@@ -69,10 +70,13 @@ def test_the_value_of_a_state_by_hand() -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("double", [False, True])
-def test_targets_are_those_of_a_walk_through_the_episodes(double: bool, masked: bool) -> None:
-    algorithm = make_algorithm(DRQN, sequence_length=5, double=double)
-    world = World(300, sequence_length=5, masked=masked, seed=2).run(60)
+@pytest.mark.parametrize(("double", "n_step"), [(False, 1), (True, 1), (True, 3)])
+def test_targets_are_those_of_a_walk_through_the_episodes(double: bool, n_step: int, masked: bool) -> None:
+    algorithm = make_algorithm(DRQN, sequence_length=5, double=double, n_step=n_step)
+    buffer = algorithm.make_replay(2).buffer
+    assert isinstance(buffer, RecurrentReplayBuffer)
+    assert buffer.n_step == n_step
+    world = World(300, sequence_length=5, masked=masked, seed=2, n_step=n_step).run(60)
     batch = world.buffer.gather(held_slots(world.buffer))
     found = algorithm.loss(batch).metrics["target_mean"]
     expected = [cut for env in range(world.num_envs) for cut in world.expected(env)]

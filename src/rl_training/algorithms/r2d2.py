@@ -120,7 +120,6 @@ class R2D2(RecurrentQLearning[R2D2Config]):
         return PrioritizedRecurrentReplayBuffer(
             **options,
             alpha=config.priority_alpha,
-            n_step=config.n_step,
             overlap=config.overlap,
             burn_in=config.burn_in,
             previous_actions=spec.action.count if config.previous_inputs else 0,

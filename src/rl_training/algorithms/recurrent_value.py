@@ -32,6 +32,7 @@ class RecurrentValueConfig(TDErrorConfig, ImageConfig, QLearningConfig):
 
     buffer_size: Positive = Field(100_000, description="steps kept for replay")
     batch_size: Positive = Field(32, description="sequences in one update")
+    n_step: Positive = Field(1, description="rewards summed in one target")
     sequence_length: Positive = Field(20, description="steps in a sequence: the length of backpropagation through time")
     encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM; none with network")
     recurrent_cell: Cell = Field("lstm", description="lstm or gru; the lstm_* settings are those of either")
@@ -257,6 +258,7 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
                 "observation": spec.observation,
                 "stack": config.frame_stack if spec.observation.images else 1,
                 "sequence_length": config.sequence_length,
+                "n_step": config.n_step,
                 "state_shapes": tuple(array.shape[1:] for array in state),
                 "gamma": config.gamma,
                 "num_envs": num_envs,
