@@ -104,10 +104,11 @@ class R2D2(RecurrentQLearning[R2D2Config]):
         self.last_sequence_priorities = result.priorities
         return result
 
-    def targets(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
-        if not self.config.rescale_values:
-            return super().targets(reward, discount, value)
-        return rescale(super().targets(reward, discount, unrescale(value)))
+    def to_returns(self, value: Tensor) -> Tensor:
+        return unrescale(value) if self.config.rescale_values else value
+
+    def from_returns(self, target: Tensor) -> Tensor:
+        return rescale(target) if self.config.rescale_values else target
 
     def priorities(self, error: Tensor, mask: Tensor) -> Tensor:
         return sequence_priorities(error, mask, self.config.priority_eta)
