@@ -8,8 +8,8 @@
 Every thousand steps (2500 with memory) the greedy policy plays episodes beside the run, which this does not change. For every
 state on the way there is the value that the network predicts, max Q(s, a), and the discounted return that really follows.
 A network with memory is also asked what it would have predicted if it had seen only the last steps, from a state of zeros:
-how far these values are from those that it acts on shows how much a wrong state could do. The figures of
-docs/value_learning.md are drawn from benchmarks/results/edge.json.
+how far these values are from those that it acts on shows what they owe to older steps. And it plays episodes in which its
+state is set back to zeros every 10 steps. The figures of docs/value_learning.md are drawn from benchmarks/results/edge.json.
 """
 
 from __future__ import annotations
@@ -91,20 +91,22 @@ class Played(NamedTuple):
         for time in range(context, LIMIT, 45):
             there = self.there[time]
             if there.any():
-                short = values.after(self.obs[time - context : time + 1][:, there])
+                short = values.after([*self.obs[time - context : time + 1, there]])
                 acted_on = self.q_values[time, there]
                 distances.append(np.abs(short - acted_on).mean())
                 flips.append((short.argmax(axis=1) != acted_on.argmax(axis=1)).mean())
         return (float(np.mean(distances)), float(np.mean(flips))) if distances else None
 
 
-def play(values: Values) -> Played:
-    """Greedy episodes."""
+def play(values: Values, forget_every: int | None = None) -> Played:
+    """Greedy episodes; a memory can be set back to its initial state every few steps."""
     env = gym.make_vec("CartPole-v1", EPISODES, vectorization_mode="vector_entry_point")
     obs, _ = env.reset(seed=SEED)
     state, alive = values.initial(EPISODES), np.ones(EPISODES, bool)
     seen, ends = [], {"limit": 0, "track": 0, "pole": 0}
-    for _ in range(LIMIT):
+    for time in range(LIMIT):
+        if forget_every is not None and time % forget_every == 0:
+            state = values.initial(EPISODES)
         q_values, state = values(obs, state)
         seen.append((obs, q_values, alive.copy()))
         obs, _, terminated, _, _ = env.step(q_values.argmax(axis=1))
@@ -146,6 +148,7 @@ class Watch(Callback):
         }
         if values.memory:
             record["surprises"] = [played.surprises(values, context) for context in CONTEXTS]
+            record["forgetful"] = float(play(values, CONTEXTS[0]).there.sum(axis=0).mean())
         self.records.append(record)
 
 
@@ -170,6 +173,9 @@ def draw(runs: Mapping[str, Mapping[str, Any]], path: Path) -> None:
             records, memory = run["records"], run.get("memory", False)
             steps = [one["step"] for one in records]
             left.plot(steps, [one["return"] for one in records], color=f"C{k}", linewidth=1.4, label=name)
+            if memory:
+                label = f"{name}, its state set back every {CONTEXTS[0]} steps"
+                left.plot(steps, [one["forgetful"] for one in records], ":", color=f"C{k}", linewidth=1.2, label=label)
             middle.plot(steps, [one["largest"] for one in records], color=f"C{k}", linewidth=1.4, label=name)
             (_draw_memory if memory else _draw_track)(right, name, records, f"C{k}")
         middle.axhline(50, color="black", linewidth=0.8, linestyle="--", label="largest possible, 1 / (1 - gamma)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -109,7 +111,7 @@ def test_targets_are_those_of_a_walk_through_the_episodes(double: bool, n_step: 
 @pytest.mark.parametrize("kind", [DRQN, R2D2])
 @pytest.mark.parametrize("masked", [False, True])
 def test_traces_go_on_as_long_as_actions_are_greedy(kind: type[DRQN | R2D2], masked: bool) -> None:
-    options = {"rescale_values": True} if kind is R2D2 else {}
+    options: dict[str, Any] = {"rescale_values": True} if kind is R2D2 else {}
     algorithm = make_algorithm(kind, sequence_length=8, double=True, n_step=1, trace_lambda=0.7, **options)
     world = World(300, sequence_length=8, masked=masked, seed=3).run(80)
     found = algorithm.loss(world.buffer.gather(held_slots(world.buffer))).metrics["target_mean"]
