@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import gymnasium as gym
+import numpy as np
 
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.machine import machine, today, versions
@@ -24,6 +28,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
 ENVS, COLLECTORS, STRETCH = 8, 2, 32
 CASES: dict[str, dict[str, Any]] = {
     "inline, step by step": {},
+    "inline, in stretches, one collector": {"stretch": STRETCH},
     "inline, in stretches": {"stretch": STRETCH, "count": COLLECTORS},
     "process, lockstep": {"stretch": STRETCH, "count": COLLECTORS, "kind": "process"},
     "process, pipelined": {"stretch": STRETCH, "count": COLLECTORS, "kind": "process", "mode": "pipelined"},
@@ -56,21 +61,77 @@ def config_of(collectors: dict[str, Any]) -> TrainConfig:
     )
 
 
+def without_learning(config: TrainConfig) -> TrainConfig:
+    """The same with messages of 256 steps, from which nothing is learned: what is left is the cost of taking them in."""
+    data = config.model_dump(mode="json")
+    settings = {**data["algo_kwargs"], "learning_starts": config.total_timesteps - 1}
+    return config.with_values(algo_kwargs=settings, collectors={**data["collectors"], "stretch": 256 * COLLECTORS // ENVS})
+
+
+class Sleeping(gym.Env[Any, Any]):
+    """A millisecond per step, in which the CPU is free."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = 100
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(1e-3)
+        self._left -= 1
+        return np.full(4, self._left / 100, np.float32), 1.0, self._left == 0, False, {}
+
+
+def sleeping(algo: str, collectors: dict[str, Any]) -> TrainConfig:
+    """Eight environments that take a millisecond for each step."""
+    settings: dict[str, Any] = {"hidden_sizes": [64, 64]}
+    settings |= {"n_steps": STRETCH} if algo == "ppo" else {"train_freq": 32, "learning_starts": 500}
+    data = config_of(collectors).model_dump(mode="json")
+    return resolve_config({**data, "algo": algo, "algo_kwargs": settings, "env_from_python": True})
+
+
 class Measured:
     """A run that is measured in parts."""
 
-    def __init__(self, collectors: dict[str, Any], steps: int) -> None:
-        self._trainer, self._steps = Trainer(config_of(collectors)), steps
+    def __init__(self, config: TrainConfig, steps: int, clock: Callable[[], float] = time.process_time) -> None:
+        factory = Sleeping if config.env_from_python else None
+        self._trainer, self._steps, self._clock = Trainer(config, factory=factory), steps, clock
         self._trainer.train(steps, evaluate=False)  # imports, first episodes, a filled replay
 
     def microseconds(self) -> float:
-        """CPU time per step of another part."""
-        begun, cpu = self._trainer.env_steps, time.process_time()
+        """Time per step of another part."""
+        begun, at = self._trainer.env_steps, self._clock()
         self._trainer.train(begun + self._steps, evaluate=False)
-        return 1e6 * (time.process_time() - cpu) / (self._trainer.env_steps - begun)
+        return 1e6 * (self._clock() - at) / (self._trainer.env_steps - begun)
 
     def close(self) -> None:
         self._trainer.close()
+
+
+def in_turns(runs: dict[str, Measured], repeats: int) -> dict[str, list[float]]:
+    """Microseconds per step of each run, several times, measured in turns. The runs are closed then."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    try:
+        for _ in range(repeats):
+            for name, run in runs.items():
+                found[name].append(run.microseconds())
+    finally:
+        for run in runs.values():
+            run.close()
+    return found
+
+
+def table(found: dict[str, list[float]], unit: str) -> str:
+    """All of them, beside the first."""
+    reference = median(next(iter(found.values())))
+    rows = [
+        (name, f"{median(values):.1f}", f"{min(values):.1f} to {max(values):.1f}", f"{median(values) / reference:.2f}")
+        for name, values in found.items()
+    ]
+    return markdown_table(("collectors", unit, "all parts", f"of {next(iter(found))}"), rows)
 
 
 def main() -> None:
@@ -79,29 +140,26 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--ray", action="store_true")
     arguments = parser.parse_args()
-    runs: dict[str, Measured] = {}
-    found: dict[str, list[float]] = {}
-    try:
-        for name, collectors in CASES.items():
-            if arguments.ray or collectors.get("kind") != "ray":
-                runs[name], found[name] = Measured(collectors, arguments.steps), []
-        for _ in range(arguments.repeats):
-            for name, run in runs.items():
-                found[name].append(run.microseconds())
-    finally:
-        for run in runs.values():
-            run.close()
-    reference = median(found["inline, step by step"])
-    rows = [
-        (name, f"{median(values):.1f}", f"{min(values):.1f} to {max(values):.1f}", f"{median(values) / reference:.2f}")
-        for name, values in found.items()
-    ]
-    table = markdown_table(("collectors", "us of CPU per step", "all parts", "of step by step"), rows)
+    steps, repeats = arguments.steps, arguments.repeats
+    cases = {name: case for name, case in CASES.items() if arguments.ray or case.get("kind") != "ray"}
+    away = {name: case for name, case in cases.items() if "kind" in case}
     made = ", ".join(f"{name} {version}" for name, version in versions().items())
+    where = f"{today()}, {made}; {machine()}."
+    costs = in_turns({name: Measured(config_of(case), steps) for name, case in cases.items()}, repeats)
+    overhead = in_turns({name: Measured(without_learning(config_of(case)), steps) for name, case in away.items()}, repeats)
+    waiting = []
+    for algo in ("dqn", "ppo"):
+        slow = {name: case for name, case in cases.items() if "in stretches" not in name}
+        if algo == "ppo":
+            slow = {name: case for name, case in slow.items() if "pipelined" not in name}
+        runs = {f"{algo}, {name}": Measured(sleeping(algo, case), 800, time.perf_counter) for name, case in slow.items()}
+        waiting.append(table(in_turns(runs, repeats), "us per step"))
     text = (
-        f"{table}\n\nDQN with prioritised replay on CartPole, two layers of 128, batches of 128, an update every 32 steps; "
-        f"{ENVS} environments, {COLLECTORS} collectors, stretches of {STRETCH}; medians of {arguments.repeats} parts of "
-        f"{arguments.steps} steps, measured in turns. {today()}, {made}; {machine()}."
+        f"{table(costs, 'us of CPU per step')}\n\nDQN with prioritised replay on CartPole, two layers of 128, batches of "
+        f"128, an update every 32 steps; {ENVS} environments, {COLLECTORS} collectors but where it says one, stretches of "
+        f"{STRETCH}; medians of {repeats} parts of {steps} steps, measured in turns. {where}\n\n"
+        f"Of these, to take in messages of 256 steps (without learning):\n\n{table(overhead, 'us of CPU per step')}\n\n"
+        "An environment that sleeps for a millisecond, in wall time:\n\n" + "\n\n".join(waiting)
     )
     write_section(PAGE, "costs", text)
     print(text)

@@ -24,8 +24,9 @@ from rl_training import managed
 from rl_training.algorithms.config import PositiveNumber
 from rl_training.algorithms.dqn import dqn_loss
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
+from rl_training.algorithms.q_values import Values, allowed
 from rl_training.algorithms.update import NOTHING, Known
-from rl_training.algorithms.value import LossOutput, ValueAlgorithm, ValueConfig, Values, allowed, make_body
+from rl_training.algorithms.value import LossOutput, ValueAlgorithm, ValueConfig, make_body
 from rl_training.models import QNetwork
 from rl_training.types import SpaceSpec, TransitionBatch
 

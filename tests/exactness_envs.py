@@ -69,14 +69,16 @@ class StatefulEnv(RandomWalkEnv):
         if self._lie == "get_state raises":
             raise RuntimeError("no state today")
         what = object() if self._lie == "an object" else np.float64(self._position)
-        return {"position": what, "steps": self._steps, "nested": [{"trail": self._trail}, (None, True, "x")]}
+        trail = None if self._lie == "leaves out" else self._trail
+        return {"position": what, "steps": self._steps, "nested": [{"trail": trail}, (None, True, "x")]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         if self._lie == "set_state raises":
             raise RuntimeError("no state today")
         self._steps = state["steps"]
         self._position = 0.0 if self._lie == "forgets" else state["position"]
-        self._trail = state["nested"][0]["trail"]
+        if self._lie != "leaves out":
+            self._trail = state["nested"][0]["trail"]
 
 
 class TwoArgumentsEnv(StatefulEnv):

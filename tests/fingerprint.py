@@ -19,7 +19,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from conftest import ALGORITHMS, metrics_without_time, settings_of, tiny_values
+from conftest import ALGORITHMS, EVERY_OPTION, metrics_without_time, settings_of, tiny_values
 from safetensors.numpy import load_file
 
 from rl_training.experiment.config import resolve_config
@@ -27,39 +27,9 @@ from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.sessions import start_training
 from rl_training.runtime.trainer import Trainer
 
-OPTIONS = {
-    "n_step": 3,
-    "double": True,
-    "tau": 0.1,
-    "target_update_interval": 2,
-    "final_learning_rate": 1e-5,
-    "learning_rate_decay_steps": 200,
-    "dueling": True,
-    "noisy": True,
-    "prioritized": True,
-    "priority_beta_steps": 150,
-    "clip_reward": 0.5,
-    "final_clip_range": 0.05,
-    "clip_range_decay_steps": 200,
-    "clip_value": 0.2,
-    "entropy_coef": 0.01,
-    "normalize_observations": True,
-    "normalize_rewards": True,
-    "sequence_length": 5,
-    "shared_lstm": True,
-    "overlap": 2,
-    "burn_in": 3,
-    "rescale_values": True,
-    "previous_inputs": True,
-    "epsilon_spread": 2.0,
-    "actor_update_interval": 2,
-    "reward_scale": 0.5,
-    "learn_alpha": True,
-    "encoder": "paper",
-    "target_shifts": 2,
-    "loss_shifts": 2,
-    "noise_steps": 150,
-}
+#: Not among them, so that fingerprints of earlier trees can be compared.
+LATER = ("train_freq", "gradient_steps", "target_kl", "loss_over_time")
+OPTIONS = {**{name: value for name, value in EVERY_OPTION.items() if name not in LATER}, "clip_reward": 0.5}
 
 
 def can_be_compiled(algo: str) -> bool:

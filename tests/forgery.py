@@ -13,24 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import tiny_config
 from moments import PATIENCE
 
 from rl_training.cli import main
 from rl_training.experiment.checkpoint import MANIFEST, fingerprint_of, seal
 from rl_training.experiment.run import step_directories
-from rl_training.runtime.sessions import start_training
 
 Body = dict[str, Any]
 OBS = "[0.0, 0.1, 0.0, -0.1]"
-
-
-def train_tiny(path: Path, **values: Any) -> Path:
-    """A finished run to spoil."""
-    trainer = start_training(tiny_config("dqn", output_dir=str(path), **values), command="test")
-    trainer.train()
-    trainer.close()
-    return path
 
 
 def commands(run: Path, folder: Path) -> dict[str, list[str]]:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from conftest import final_fingerprint, tiny_values
+from conftest import final_fingerprint
 from moments import PATIENCE, finish, start, wait_for_checkpoint, waiting_at
 
 from rl_training.cli import main
@@ -20,32 +19,16 @@ from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.registry import algorithms
 from rl_training.experiment.run import step_directories
 
+pytestmark = pytest.mark.usefixtures("place")
 TRAIN = ("train", "--config", "tiny.yaml", "--quiet")
 SCRATCH = ("train", "--algo", "dqn", "--total-timesteps=300", "--set=algo_kwargs.learning_starts=50", "--quiet")
 ODD = "--env=rl_training_test_envs:OddSpaces-v0"
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory: empty but for a config that works."""
-    monkeypatch.chdir(tmp_path)
-    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bad") / "run"
-    config = path.with_name("config.yaml")
-    config.write_text(yaml.safe_dump(tiny_values("dqn")))
-    assert main(["train", "--config", str(config), "--output-dir", str(path), "--quiet"]) == 0
-    return path
-
-
 @pytest.fixture
-def run(trained: Path, place: Path) -> Path:
+def run(finished_run: Path, place: Path) -> Path:
     """A finished run that a test may spoil."""
-    shutil.copytree(trained, place / "run", symlinks=True)
+    shutil.copytree(finished_run, place / "run", symlinks=True)
     return Path("run")
 
 
@@ -245,11 +228,11 @@ def test_what_is_no_run(command: str, path: str, words: tuple[str, ...], capsys:
     assert_refused(capsys, (command, path), *words)
 
 
-def test_a_run_without_a_checkpoint(run: Path, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_checkpoint(run: Path, finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "checkpoints")
     assert_refused(capsys, ("eval", "run"), "run has no usable checkpoint", "rl-training resume run")
     assert main(["resume", "run", "--quiet"]) == 0, "stopped before its first checkpoint, a run begins again"
-    assert final_fingerprint(run) == final_fingerprint(trained)
+    assert final_fingerprint(run) == final_fingerprint(finished_run)
 
 
 @pytest.mark.parametrize("command", ["resume", "eval"])
@@ -334,13 +317,15 @@ def test_plots(arguments: tuple[str, ...], words: tuple[str, ...], run: Path, ca
         ("observations.jsonl", ("'observations.jsonl'", "neither JSON nor a readable file")),
     ],
 )
-def test_bad_observations(obs: str, words: tuple[str, ...], trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_refused(capsys, ("predict", str(trained), "--obs", obs), *words)
+def test_bad_observations(obs: str, words: tuple[str, ...], finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, ("predict", str(finished_run), "--obs", obs), *words)
 
 
-def test_a_bad_line_is_numbered_and_those_before_it_are_answered(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_line_is_numbered_and_those_before_it_are_answered(
+    finished_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("lines").write_text("[0, 0, 0, 0]\n\n[0, 0, 0, NaN]\n[0, 0, 0, 0]\n")
-    assert main(["predict", str(trained), "--obs", "lines"]) == 2
+    assert main(["predict", str(finished_run), "--obs", "lines"]) == 2
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 1
     assert_one_error(shown.err, "line 3", "NaN")

@@ -33,25 +33,9 @@ from rl_training.runtime.sessions import start_training
 from rl_training.runtime.setup import make_pool
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, Step
 
+pytestmark = pytest.mark.usefixtures("place")
 TRAIN = ("train", "--config", "tiny.yaml", "--quiet")
 MISBEHAVING = "--env=misbehaving_envs:Misbehaving-v0"
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory: empty but for a config that works."""
-    monkeypatch.chdir(tmp_path)
-    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("words") / "run"
-    config = path.with_name("config.yaml")
-    config.write_text(yaml.safe_dump(tiny_values("dqn", total_timesteps=60)))
-    assert main(["train", "--config", str(config), "--output-dir", str(path), "--quiet"]) == 0
-    return path
 
 
 # ------------------------------------------------------------------------------------------------------------- YAML
@@ -75,7 +59,7 @@ BAD_YAML = [
 
 
 @pytest.mark.parametrize(("text", "words"), BAD_YAML, ids=lambda value: ascii(value)[:24])
-def test_bad_yaml(text: str, words: tuple[str, ...], trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_yaml(text: str, words: tuple[str, ...], finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert_refused(capsys, (*TRAIN, f"--set=env_kwargs.x={text}"), "--set env_kwargs.x=", *words)
     Path("bad.yaml").write_text(f"algo: dqn\nenv_id: CartPole-v1\nenv_kwargs:\n  x: {text}\n")
     assert_refused(capsys, ("train", "--config", "bad.yaml"), "bad.yaml", *words)
@@ -153,6 +137,22 @@ def test_environments_that_cannot_be_made(
     arguments: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_refused(capsys, (*TRAIN, *arguments), *words)
+
+
+@pytest.mark.parametrize(
+    ("package", "env", "argument", "words"),
+    [
+        ("mujoco", "Hopper-v5", "xml_file=/nope.xml", ("Hopper-v5 cannot be created", "/nope.xml")),
+        ("ale_py", "ALE/Pong-v5", "mode=99", ("ALE/Pong-v5 cannot be created", "Invalid game mode")),
+        ("ale_py", "ALE/Pong-v5", "difficulty=77", ("ALE/Pong-v5 cannot be created", "Invalid difficulty")),
+    ],
+)
+def test_environments_of_other_packages_that_cannot_be_made(
+    package: str, env: str, argument: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(package)
+    algo = "sac" if package == "mujoco" else "dqn"
+    assert_refused(capsys, (*TRAIN, f"--algo={algo}", f"--env={env}", f"--set=env_kwargs.{argument}"), *words)
 
 
 def test_a_text_space_is_flattened_to_numbers() -> None:
@@ -365,22 +365,22 @@ def test_a_run_says_once_that_observations_are_outside_their_space(capsys: pytes
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_bad_observations(obs: str, words: tuple[str, ...], trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_observations(obs: str, words: tuple[str, ...], finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if len(obs) < 100_000:
-        assert_refused(capsys, ("predict", str(trained), "--obs", obs), *words)
+        assert_refused(capsys, ("predict", str(finished_run), "--obs", obs), *words)
     if not obs.startswith('"'):
         Path("lines").write_text(obs)
-        assert_refused(capsys, ("predict", str(trained), "--obs", "lines"), *words)
+        assert_refused(capsys, ("predict", str(finished_run), "--obs", "lines"), *words)
 
 
-def test_input_that_is_not_text(trained: Path) -> None:
-    done = finish("predict", trained, stdin="[0,0,0,0]\n\xff\xfe\n", encoding="latin-1")
+def test_input_that_is_not_text(finished_run: Path) -> None:
+    done = finish("predict", finished_run, stdin="[0,0,0,0]\n\xff\xfe\n", encoding="latin-1")
     assert done.returncode == 2, done.stderr
     assert_one_error(done.stderr, "line 2")
 
 
-def test_text_is_no_number_in_python_either(trained: Path) -> None:
-    with load_agent(trained) as agent:
+def test_text_is_no_number_in_python_either(finished_run: Path) -> None:
+    with load_agent(finished_run) as agent:
         for obs in (["1", "2", "3", "4"], np.array([1, 2, 3, "4"], object), np.array(["2020-01-01"] * 4, "datetime64[D]")):
             with pytest.raises(ObservationError, match="not an array of numbers"):
                 agent.predict(obs)

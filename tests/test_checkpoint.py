@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -139,23 +138,6 @@ def test_the_limits_of_control_groups_count(tmp_path: Path, monkeypatch: pytest.
     assert memory._group_memory(groups, tmp_path / "none") is None
     monkeypatch.setattr(memory, "_group_memory", lambda: 7)
     assert memory.available_memory() == 7
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    trainer = start_training(tiny_config("dqn", output_dir=str(path)), command="test")
-    trainer.train()
-    trainer.close()
-    return path
-
-
-@pytest.fixture
-def run(finished_run: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run to damage."""
-    copy = tmp_path / "run"
-    shutil.copytree(finished_run, copy, symlinks=True)
-    return copy
 
 
 class Bomb:
@@ -323,6 +305,17 @@ def test_a_failure_of_the_writer_reaches_the_training_thread(tmp_path: Path) -> 
     with pytest.raises(TypeError):
         trainer.run.wait()
     trainer.close()
+
+
+def test_the_two_newest_checkpoints_with_a_replay_are_kept(tmp_path: Path) -> None:
+    """So that there is another one when the newest is damaged, however few checkpoints are kept."""
+    run = tmp_path / "run"
+    checkpoint = {"interval": 30, "keep": 1, "replay_every": 3}
+    trainer = start_training(tiny_config("dqn", checkpoint=checkpoint, output_dir=str(run)), command="test")
+    trainer.train(220)
+    trainer.close()
+    assert [path.name for path in step_directories(run)] == ["step-0000000220", "step-0000000210"]
+    assert all((path / "replay.json").exists() for path in step_directories(run))
 
 
 def test_a_checkpoint_that_was_being_replaced_comes_back(run: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import ALGORITHMS, CLI, TESTS, final_fingerprint, tiny_values
-from moments import PATIENCE, finish, finish_python
+from conftest import ALGORITHMS, SHORT, TESTS, final_fingerprint, tiny_values
+from moments import PATIENCE, finish, finish_python, start
 
 from rl_training.cli import main
 from rl_training.experiment.packaged import packaged_configs
@@ -24,11 +24,7 @@ from rl_training.experiment.registry import algorithms
 
 COMMANDS = ("train", "resume", "eval", "predict", "export", "list", "show", "plot", "report", "bench")
 TINY = (
-    "--total-timesteps=300",
-    "--set=num_envs=1",
-    "--set=algo_kwargs.train_freq=1",
-    "--set=algo_kwargs.gradient_steps=1",
-    "--set=algo_kwargs.learning_starts=50",
+    *SHORT,
     "--set=algo_kwargs.hidden_sizes=[16]",
     "--set=eval.interval=100",
     "--set=eval.episodes=2",
@@ -181,15 +177,14 @@ def test_predict_takes_an_observation_spread_over_lines(
 
 def test_predict_answers_each_line_before_the_next_is_sent(run: Path, tmp_path: Path) -> None:
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    command = [*CLI, "predict", str(run)]
-    with subprocess.Popen(command, cwd=tmp_path, env=buffered, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with start("predict", run, cwd=tmp_path, env=buffered, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for _ in range(3):
-            process.stdin.write(json.dumps(OBS).encode() + b"\n")
+            process.stdin.write(json.dumps(OBS) + "\n")
             process.stdin.flush()
             assert select.select([process.stdout], [], [], PATIENCE)[0], "no answer"
-            assert process.stdout.readline() in (b"0\n", b"1\n")
+            assert process.stdout.readline() in ("0\n", "1\n")
         process.stdin.close()
         assert process.wait(PATIENCE) == 0
 
@@ -456,6 +451,9 @@ def test_the_console_script_is_the_same_command(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
-    command = f"'{sys.executable}' -m rl_training show dqn/cartpole; echo code $? >&2"
-    done = subprocess.run(["bash", "-c", f"({command}) | true"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stderr == "code 0\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start("show", "dqn/cartpole", cwd=tmp_path, stdout=writer)
+    os.close(writer)
+    assert process.communicate(timeout=PATIENCE)[1] == ""
+    assert process.returncode == 0

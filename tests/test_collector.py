@@ -78,3 +78,28 @@ def test_a_step_that_failed_is_repeated_with_the_same_action() -> None:
     assert np.array_equal(actions[0], actions[1])
     assert collector.state_dict()["pending"] is None
     trainer.close()
+
+
+@pytest.mark.parametrize("algo", ["recurrent_ppo", "r2d2"])
+def test_an_episode_that_is_not_restored_begins_without_memory_and_without_an_action(
+    algo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other environments keep their memory."""
+    trainer = Trainer(tiny_config(algo, num_envs=2, env_id="rl_training_test_envs:RandomWalk-v0"))
+    collector = collector_of(trainer)
+    collector.start()
+    collector.collect(0)
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(collector.pool, "step", lambda action: 1 // 0)
+        collector.collect(2)
+    saved = collector.state_dict()
+    assert saved["pending"] is not None
+    assert all(carry[1].any() for carry in saved["carry"])
+    monkeypatch.setattr(collector.pool, "load_state_dict", lambda state: [1])
+    assert collector.load_state_dict(saved) == [1]
+    restored = collector.state_dict()
+    assert restored["pending"] is None
+    for before, after in zip(saved["carry"], restored["carry"], strict=True):
+        np.testing.assert_array_equal(after[0], before[0])
+        assert not after[1].any()
+    trainer.close()

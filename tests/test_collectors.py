@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import ON_POLICY, env_of_tests, final_fingerprint, settings_of, tiny_config
+import yaml
+from conftest import OFF_POLICY, ON_POLICY, env_of_tests, final_fingerprint, settings_of, tiny_config
+from moments import kill, start, wait_for_checkpoint
 
 from rl_training.envs.factory import GivenEnv
+from rl_training.envs.pool import Episode
 from rl_training.errors import CollectorError, ConfigError, EnvironmentFault
 from rl_training.experiment.changes import with_overrides
 from rl_training.experiment.config import TrainConfig
 from rl_training.rng import derive_seed
+from rl_training.runtime.episodes import EpisodeStatistics
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.sessions import resume_training, start_training
 from rl_training.runtime.trainer import Trainer
@@ -39,11 +44,11 @@ def stretch_config(algo: str, output: Path, deaths: str = "", **collectors: Any)
     )
 
 
-def trained(config: TrainConfig, total: int | None = None) -> tuple[dict[str, Any], int]:
+def trained(config: TrainConfig, total: int | None = None, callbacks: Sequence[object] = ()) -> tuple[dict[str, Any], int]:
     """The fingerprint of a run, and how often its collectors were started again."""
     trainer = start_training(config, command="test")
     try:
-        trainer.train(total)
+        trainer.train(total, callbacks=callbacks)
     finally:
         trainer.close()
     assert config.output_dir is not None
@@ -66,8 +71,10 @@ def test_a_process_that_is_killed_leaves_no_trace(algo: str, tmp_path: Path) -> 
     assert process == inline
 
 
-@pytest.mark.parametrize("name", ["dqn", "r2d2"])
-@pytest.mark.parametrize("interval", [1, 2])
+OTHERS = [pytest.param(name, 1, marks=pytest.mark.slow) for name in OFF_POLICY if name not in ("dqn", "r2d2")]
+
+
+@pytest.mark.parametrize(("name", "interval"), [("dqn", 1), ("dqn", 2), ("r2d2", 2), *OTHERS])
 def test_pipelined_collectors_are_exact_too(name: str, interval: int, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"mode": "pipelined", "broadcast_interval": interval}
     lockstep, _ = trained(stretch_config(name, tmp_path / "lockstep"))
@@ -152,6 +159,21 @@ def test_a_fault_in_a_collector_is_reported_as_any_fault(kind: str, tmp_path: Pa
     trainer.train()
     trainer.close()
     assert trainer.env_steps >= 240
+
+
+def test_a_killed_learner_and_its_collectors_resume_exactly(tmp_path: Path) -> None:
+    config = stretch_config("dqn", tmp_path / "whole", mode="pipelined").with_values(total_timesteps=1280)
+    whole, _ = trained(config)
+    data = {**config.model_dump(mode="json", exclude_unset=True), "output_dir": str(tmp_path / "run")}
+    data["collectors"] |= {"kind": "process"}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(data))
+    process = start("train", "--config", tmp_path / "run.yaml", "--quiet")
+    wait_for_checkpoint(tmp_path / "run", process)
+    kill(process)
+    trainer = resume_training(tmp_path / "run", warn=pytest.fail)
+    trainer.train()
+    trainer.close()
+    assert fingerprint(tmp_path / "run") == whole
 
 
 def free_config(output: Path, deaths: Path, total: int, **collectors: Any) -> TrainConfig:
@@ -244,3 +266,22 @@ def test_the_usual_loop_cannot_become_another_one(tmp_path: Path) -> None:
         resume_training(
             tmp_path / "run", change=lambda config: with_overrides(config, ["collectors.kind=process"]), warn=pytest.fail
         )
+
+
+def test_the_returns_of_those_that_explore_least_are_logged(tmp_path: Path) -> None:
+    config = stretch_config("dqn", tmp_path / "run")
+    data = config.model_dump(mode="json")
+    config = config.with_values(num_envs=8, algo_kwargs={**data["algo_kwargs"], "epsilon_spread": 7.0})
+    trainer = start_training(config, command="test")
+    returns: list[float] = []
+
+    class Watching:
+        def on_episode(self, episode: Episode) -> None:
+            if episode.env_index >= 6:
+                returns.append(episode.episode_return)
+
+    trainer.train(callbacks=[Watching()])
+    trainer.close()
+    assert len(returns) > 3
+    assert trainer.train_metrics()["return_mean_lowest_epsilon"] == pytest.approx(np.mean(returns[-100:]))
+    assert "return_mean_lowest_epsilon" not in EpisodeStatistics.of(stretch_config("dqn", tmp_path)).metrics()

@@ -38,9 +38,6 @@ from rl_training.experiment.checkpoint import (
 )
 from rl_training.experiment.compat import PART_VERSIONS, PartContext, with_defaults
 from rl_training.experiment.config import (
-    CheckpointConfig,
-    EvalConfig,
-    LogConfig,
     TrainConfig,
     apply_overrides,
     load_config_data,
@@ -49,9 +46,10 @@ from rl_training.experiment.config import (
 from rl_training.experiment.finding import find_checkpoint
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import open_run, step_directories
+from rl_training.experiment.sections import CheckpointConfig, EvalConfig, LogConfig
 from rl_training.runtime.export import ExportedPolicy, load_exported
 from rl_training.runtime.inference import load_policy
-from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.sessions import resume_training
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.training_state import training_state
 from rl_training.types import State
@@ -97,23 +95,6 @@ def checkpoint(tmp_path: Path) -> Path:
     path = tmp_path / "checkpoint"
     write_checkpoint(path, PARTS, {"step": 3})
     return path
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    trainer = start_training(tiny_config("dqn", output_dir=str(path)), command="test")
-    trainer.train()
-    trainer.close()
-    return path
-
-
-@pytest.fixture
-def run(finished_run: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run to change."""
-    copy = tmp_path / "run"
-    shutil.copytree(finished_run, copy, symlinks=True)
-    return copy
 
 
 # ------------------------------------------------------------------------------------------------- versions of parts

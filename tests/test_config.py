@@ -11,9 +11,10 @@ from conftest import tiny_values
 
 from rl_training.algorithms.value import ValueConfig
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import EvalConfig, apply_overrides, load_config_data, resolve_config
+from rl_training.experiment.config import apply_overrides, load_config_data, resolve_config
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.registry import algorithms
+from rl_training.experiment.sections import EvalConfig
 
 
 def message_of(values: dict[str, Any]) -> str:

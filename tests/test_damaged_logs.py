@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
-from forgery import assert_refused, train_tiny
+from forgery import assert_refused
 
 from rl_training.cli import main
 from rl_training.experiment.metrics import METRICS_FILE, read_metrics
 from rl_training.runtime.sessions import resume_training
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_tiny(tmp_path_factory.mktemp("runs") / "run")
-
-
-@pytest.fixture
-def run(finished_run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished_run, tmp_path / "run", symlinks=True))
-
 
 LINES = {
     "a list": "[1]",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from batches import SPEC, discrete_batch
+from learning import must_be
+from soft_twin import SETTINGS, SoftTwin
 from torch.nn import functional as F
 
 from rl_training.algorithms.base import init_generator
@@ -20,26 +22,18 @@ from rl_training.algorithms.discrete_sac import (
 )
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
-from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
+from rl_training.types import TransitionBatch
 
-SPEC = SpaceSpec(ObservationSpec.vector(4), ActionSpec("discrete", count=3))
 HALVES = torch.tensor([[0.5, 0.25, 0.25]]).log()
 
 
-def make_discrete_sac(**settings: Any) -> DiscreteSAC:
+def make_discrete_sac(seed: int = 0, **settings: Any) -> DiscreteSAC:
     config = DiscreteSACConfig(**{"hidden_sizes": (16, 16), "batch_size": 8, "buffer_size": 100, **settings})
-    return DiscreteSAC(DiscreteSAC.make_policy(config, SPEC, init_generator(0)), config, RandomStreams(0))
+    return DiscreteSAC(DiscreteSAC.make_policy(config, SPEC, init_generator(seed)), config, RandomStreams(seed))
 
 
 def make_batch(rows: int = 8, seed: int = 0) -> TransitionBatch:
-    generator = torch.Generator().manual_seed(seed)
-    return TransitionBatch(
-        torch.randn(rows, 4, generator=generator),
-        torch.randint(0, 3, (rows,), generator=generator),
-        torch.randn(rows, generator=generator),
-        torch.randn(rows, 4, generator=generator),
-        torch.where(torch.arange(rows) % 4 == 3, 0.0, 0.9),
-    )
+    return discrete_batch(*[0.9, 0.9, 0.9, 0.0] * (rows // 4), seed=seed)
 
 
 def test_target_by_hand() -> None:
@@ -77,59 +71,46 @@ def test_the_actors_loss_is_least_at_the_softmax_of_the_values() -> None:
 
 
 def test_updates_follow_the_paper_step_by_step() -> None:
-    """A plain program with torch's own Adam, in the order critics, actor, temperature, target."""
-    algorithm, batch = make_discrete_sac(learning_rate=1e-2, tau=0.1, alpha=0.3, target_entropy=0.5), make_batch()
-    network, target = copy.deepcopy(algorithm.policy.network), copy.deepcopy(algorithm.target)
-    log_alpha = torch.tensor(np.log(0.3), dtype=torch.float32, requires_grad=True)
-    critic_adam = torch.optim.Adam(network.critic.parameters(), lr=1e-2)
-    actor_adam = torch.optim.Adam(network.actor.parameters(), lr=1e-2)
-    alpha_adam = torch.optim.Adam([log_alpha], lr=1e-2)
+    algorithm, batch = make_discrete_sac(**SETTINGS, target_entropy=0.5), make_batch()
+    twin = SoftTwin(algorithm)
     for _ in range(4):
-        alpha = float(log_alpha.detach().exp())
+        alpha = float(twin.alpha)
         y = torch.empty(8)
         with torch.no_grad():
             for i in range(8):
-                probabilities = F.softmax(network.actor(batch.next_obs[i : i + 1]), dim=1)[0]
-                q1, q2 = target(batch.next_obs[i : i + 1])[:, 0]
+                probabilities = F.softmax(twin.network.actor(batch.next_obs[i : i + 1]), dim=1)[0]
+                q1, q2 = twin.target(batch.next_obs[i : i + 1])[:, 0]
                 value = sum(p * (min(a, b) - alpha * p.log()) for p, a, b in zip(probabilities, q1, q2, strict=True))
                 y[i] = batch.reward[i] + batch.discount[i] * value
         rows = torch.arange(8)
-        q1, q2 = network.critic(batch.obs)
+        q1, q2 = twin.network.critic(batch.obs)
         critic_loss = F.mse_loss(q1[rows, batch.action], y) + F.mse_loss(q2[rows, batch.action], y)
-        critic_adam.zero_grad()
-        torch.autograd.backward(critic_loss)
-        critic_adam.step()
-        distribution = torch.distributions.Categorical(logits=network.actor(batch.obs))
+        twin.learn_critic(critic_loss)
+        distribution = torch.distributions.Categorical(logits=twin.network.actor(batch.obs))
         entropy = distribution.entropy()  # type: ignore[no-untyped-call]
-        q = network.critic(batch.obs).detach().min(dim=0).values
+        q = twin.network.critic(batch.obs).detach().min(dim=0).values
         actor_loss = (-alpha * entropy - (distribution.probs * q).sum(1)).mean()
-        actor_adam.zero_grad()
-        torch.autograd.backward(actor_loss)
-        actor_adam.step()
-        alpha_adam.zero_grad()
-        torch.autograd.backward((log_alpha.exp() * (entropy.detach() - 0.5)).mean())
-        alpha_adam.step()
-        with torch.no_grad():
-            for parameter, online in zip(target.parameters(), network.critic.parameters(), strict=True):
-                parameter.lerp_(online, 0.1)
+        twin.learn_actor(actor_loss)
+        twin.learn_temperature(entropy, 0.5)
         result = algorithm.update(batch)
         assert result.metrics["critic_loss"] == pytest.approx(float(critic_loss.detach()), rel=1e-4)
         assert result.metrics["actor_loss"] == pytest.approx(float(actor_loss.detach()), rel=1e-3, abs=1e-5)
-    for name, value in algorithm.policy.network.state_dict().items():
-        torch.testing.assert_close(value, network.state_dict()[name], rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(algorithm.alpha, log_alpha.detach().exp())
-    for found, expected in zip(algorithm.target.parameters(), target.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    twin.assert_equal()
 
 
-def test_the_entropy_settles_at_its_target() -> None:
+@must_be(below=0.1)
+def error_of_the_entropy_of_discrete_sac(seed: int) -> float:
     """Rewards pull to one action, against which only the right temperature keeps the entropy where it should be."""
-    algorithm = make_discrete_sac(learning_rate=1e-2, target_entropy=0.7, alpha=0.3)
-    batch = make_batch(64)._replace(discount=torch.zeros(64))
+    algorithm = make_discrete_sac(seed, learning_rate=1e-2, target_entropy=0.7, alpha=0.3)
+    batch = make_batch(64, seed)._replace(discount=torch.zeros(64))
     batch = batch._replace(reward=(batch.action == 1).float())
     with cpu_threads(1):
         entropies = [-algorithm.update(batch).metrics["log_prob_mean"] for _ in range(600)]
-    assert np.mean(entropies[-100:]) == pytest.approx(0.7, abs=0.1)
+    return abs(float(np.mean(entropies[-100:])) - 0.7)
+
+
+def test_the_entropy_settles_at_its_target() -> None:
+    error_of_the_entropy_of_discrete_sac.check()
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 0.98 * math.log(3.0)), (0.4, 0.4)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.pool import SeededEnvPool
 from rl_training.errors import DivergenceError
 from rl_training.experiment.run import step_directories
+from rl_training.runtime.divergence import DivergenceWatch
 from rl_training.runtime.export import export_policy, load_exported
 from rl_training.runtime.inference import build_policy, save_policy
 from rl_training.runtime.sessions import resume_training, start_training
@@ -212,4 +214,14 @@ def test_the_log_alone_notices_it() -> None:
     trainer = Trainer(tiny_config("dqn", **never, algo_kwargs={"learning_rate": HOT, "train_freq": 1}))
     with pytest.raises(DivergenceError, match=r"by step 25: loss is"):
         trainer.train()
+    trainer.close()
+
+
+@pytest.mark.parametrize(("name", "stops"), [("critic_loss", True), ("return_mean", False)])
+def test_any_loss_that_is_not_finite_counts_and_nothing_else(name: str, stops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the algorithm calls it, while its weights are still finite."""
+    trainer = Trainer(tiny_config("sac"))
+    monkeypatch.setattr(type(trainer.learner), "metrics", {"actor_loss": 0.5, name: math.inf})
+    with pytest.raises(DivergenceError, match=f"{name} is inf") if stops else contextlib.nullcontext():
+        DivergenceWatch(trainer).check()
     trainer.close()

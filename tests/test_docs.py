@@ -166,15 +166,6 @@ def test_every_public_name_is_documented() -> None:
     assert all(name in page for name in public if name not in agents and name != "__version__")
 
 
-def test_names_in_the_table_for_users_of_stable_baselines3_exist() -> None:
-    table = (DOCS / "guides" / "from_sb3.md").read_text("utf-8").split("## Settings")[1].split("## Differences")[0]
-    known = {setting.name for algo in built_in() for setting in settings_of(built_in()[algo].config_class)}
-    ours = [cell for row in table.splitlines() if row.startswith("| ") for cell in [row.split("|")[3]]][1:]
-    names = {name for cell in ours for name in re.findall(r"`(\w+)(?:: \w+)?`", cell)}
-    assert len(names) > 15
-    assert names <= known
-
-
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_asks_nobody(tmp_path: Path) -> None:
     if importlib.util.find_spec("furo") is None:

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from batches import SPEC, discrete_batch
 from torch import nn
 
 from rl_training.algorithms.base import init_generator
@@ -16,9 +17,7 @@ from rl_training.algorithms.qr_dqn import QRDQN, QRDQNConfig
 from rl_training.models import MLPQNetwork, MLPQRQNetwork
 from rl_training.models.value_network import AtomNetwork
 from rl_training.rng import RandomStreams
-from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
-
-SPEC = SpaceSpec(ObservationSpec.vector(4), ActionSpec("discrete", count=3))
+from rl_training.types import TransitionBatch
 
 
 def make_dqn(**settings: object) -> DQN:
@@ -27,14 +26,7 @@ def make_dqn(**settings: object) -> DQN:
 
 
 def make_batch(size: int = 5, seed: int = 0) -> TransitionBatch:
-    generator = torch.Generator().manual_seed(seed)
-    return TransitionBatch(
-        torch.randn(size, 4, generator=generator),
-        torch.randint(0, 3, (size,), generator=generator),
-        torch.randn(size, generator=generator),
-        torch.randn(size, 4, generator=generator),
-        torch.full((size,), 0.9),
-    )
+    return discrete_batch(*[0.9] * size, seed=seed)
 
 
 def test_loss_of_worked_numbers() -> None:

@@ -200,6 +200,84 @@ def test_a_state_that_cannot_be_saved_is_said_and_the_episode_replayed(lie: str,
     assert restored.load_state_dict(state) == []
 
 
+def play(pool: SeededEnvPool, steps: int) -> dict[str, Any]:
+    """The state of a pool after some more steps."""
+    for t in range(steps):
+        pool.step(np.full(pool.num_envs, t % 2))
+    return pool.state_dict()
+
+
+@BOTH_KINDS
+def test_a_state_that_leaves_something_out_is_found_by_what_the_episode_gave(workers: str) -> None:
+    pool, restored = (make_pool("Stateful-v0", lie="leaves out", num_envs=2, workers=workers) for _ in range(2))
+    assert None not in after(pool, 5)["env_states"]
+    said = (
+        r"does not hold everything: a copy of it that was restored at step 5 of its episode .*\(step 1 of 7 gave the reward"
+    )
+    with pytest.warns(NonDeterministicEnvironment, match=said) as warned:
+        play(pool, 7)
+    assert len(warned) == 1
+    state = play(pool, 3)
+    assert (state["env_states"], state["env_states_complete"]) == ([None, None], False)
+    assert restored.load_state_dict(state) == []  # by a replay
+    found, expected = restored.step(np.array([1, 0]))[0], pool.step(np.array([1, 0]))[0]
+    np.testing.assert_array_equal(found.reward, expected.reward)
+    assert play(restored, 2)["env_states"] == [None, None]
+    for each in (pool, restored):
+        each.close()
+
+
+def test_after_a_fault_no_environment_is_a_step_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first environment has made the step in which the second one failed, and its own state is one of after the step."""
+    pool, restored = (make_pool("Stateful-v0", num_envs=2) for _ in range(2))
+    before = after(pool, 6)
+
+    def fail(action: Any) -> None:
+        raise ValueError("not today")
+
+    with monkeypatch.context() as patch, pytest.raises(EnvironmentFault, match="not today"):
+        patch.setattr(pool._workers.workers[1], "begin_step", fail)
+        pool.step(np.array([1, 1]))
+    state = pool.state_dict()
+    assert state["env_states"] == [None, None]
+    assert restored.load_state_dict(state) == []
+    twin = make_pool("Stateful-v0", num_envs=2)
+    twin.load_state_dict(before)
+    for each in (pool, restored):
+        np.testing.assert_array_equal(each.step(np.array([1, 0]))[0].reward, twin.step(np.array([1, 0]))[0].reward)
+        twin.load_state_dict(before)
+
+
+def test_a_state_is_found_to_be_complete_once_in_a_run() -> None:
+    pool, restored = (make_pool("Stateful-v0", num_envs=2) for _ in range(2))
+    first = after(pool, 5)
+    assert first["env_states_complete"] is None
+    assert restored.load_state_dict(first) == []
+    for each in (pool, restored):  # also against the state that a run was resumed from
+        assert play(each, 2)["env_states_complete"] is True
+        played = StatefulEnv.played
+        assert play(each, 2)["env_states_complete"] is True
+        assert StatefulEnv.played == played + 2 * 2
+    again = make_pool("Stateful-v0", num_envs=2)
+    again.load_state_dict(pool.state_dict())
+    assert again.state_dict()["env_states_complete"] is True
+
+
+def test_another_environment_that_cannot_be_made_says_nothing_of_states() -> None:
+    made: list[StatefulEnv] = []
+
+    def make() -> StatefulEnv:
+        if made:
+            raise OSError("there is only one robot")
+        made.append(StatefulEnv())
+        return made[0]
+
+    pool = SeededEnvPool(make)
+    after(pool, 5)
+    assert play(pool, 5)["env_states_complete"] is None
+    assert pool.state_dict()["env_states"] != [None]
+
+
 @pytest.mark.parametrize("make", [lambda: Remembering(StatefulEnv()), exactness_envs.TwoArgumentsEnv])
 def test_an_environment_whose_state_would_be_incomplete_is_replayed(make: Any) -> None:
     pool, restored = SeededEnvPool(make), SeededEnvPool(make)

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forgery import Body, assert_refused, commands, forge, forge_all, replace_in_all, safetensors_of, train_tiny
+from forgery import Body, assert_refused, commands, forge, forge_all, replace_in_all, safetensors_of
 
 from rl_training.experiment.checkpoint import MANIFEST, fingerprint_of
 from rl_training.experiment.folder import CheckpointFolder
 from rl_training.experiment.layout import ACTING_PARTS
 from rl_training.experiment.run import step_directories
 from rl_training.runtime.sessions import resume_training
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_tiny(tmp_path_factory.mktemp("runs") / "run")
-
-
-@pytest.fixture
-def run(finished_run: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run to spoil."""
-    return Path(shutil.copytree(finished_run, tmp_path / "run", symlinks=True))
 
 
 def without(key: str) -> Callable[[Body], object]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import final_fingerprint, metrics_without_time, tiny_config, tiny_values
+from moments import finish_python
 
 from rl_training import DQN, Callback
 from rl_training.cli import main
@@ -197,8 +196,7 @@ def test_a_killed_run_calls_its_hooks_as_often_as_one_that_is_not(tmp_path: Path
         "t.train(Path(sys.argv[2]), t.Counter(), t.at('on_episode', 8, lambda: os.kill(os.getpid(), signal.SIGKILL)))"
     )
     run = tmp_path / "run"
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(run)]
-    assert subprocess.run(command).returncode == -signal.SIGKILL
+    assert finish_python("-c", code, Path(__file__).parent, run).returncode == -signal.SIGKILL
     whole, parted = Counter(), Counter()
     train(tmp_path / "whole", whole)
     resume(run, parted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 import yaml
 from conftest import tiny_values
 from forgery import assert_refused
-from moments import PATIENCE, finish_python
+from moments import finish_python
 
 from rl_training.cli import main
 from rl_training.envs.factory import RegisteredEnv
@@ -218,7 +217,7 @@ def test_a_canonical_id_imports_its_package(folder: Path) -> None:
         "import sys; sys.path.insert(0, '.')\nfrom rl_training.envs.factory import RegisteredEnv\n"
         "print(RegisteredEnv('MiniGrid-Point-v0')().spec.id)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
+    done = finish_python("-c", code, cwd=folder)
     assert done.stdout == "MiniGrid-Point-v0\n", done.stderr
 
 

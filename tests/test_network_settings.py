@@ -113,9 +113,8 @@ def test_every_algorithm_learns_with_them_and_is_exported(algo: str, tmp_path: A
 IMAGES = [name for name in ALGORITHMS if "cnn" in config_fields(name)]
 
 
-#: seconds each: fast are all of DQN's, and one of each family
 CNNS = [
-    pytest.param(algo, cnn, marks=[] if algo == "dqn" or cnn == "impala" else [pytest.mark.slow])
+    pytest.param(algo, cnn, marks=[] if cnn in ("impala", "drq") else [pytest.mark.slow])
     for algo in IMAGES
     for cnn in ("nature", "impala", "drq", "minatar")
 ]

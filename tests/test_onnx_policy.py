@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ import onnx
 import pytest
 from conftest import settings_of
 from forgery import put_in_place
+from moments import finish_python
 from spaces_matrix import Case
 
 from rl_training import ManagedAlgorithm, managed
@@ -34,7 +33,7 @@ REMEMBERING = Case("r2d2", "vector", "discrete"), {"masked": True, "previous_inp
 CASES = [
     case_of("dqn", "dict", "discrete", {}),
     (MULTI, {"masked": True}),
-    case_of("ppo", "vector", "multi", {"masked": True}),
+    case_of("ppo", "vector", "multi", {"masked": True}, slow=True),
     case_of("sac", "vector", "continuous", {"normalize_observations": True}, slow=True),
     REMEMBERING,
     case_of("recurrent_ppo", "image", "discrete", {}, slow=True),
@@ -96,7 +95,7 @@ def test_it_acts_as_the_agent_does(case: Case, settings: dict[str, Any], made: M
     assert len(state) == len(policy.description["state"])
 
 
-@pytest.mark.parametrize("case", [MULTI, case_of("ppo", "vector", "multi"), case_of("ppo", "vector", "discrete", slow=True)])
+@pytest.mark.parametrize("case", [MULTI, *(case_of("ppo", "vector", action, slow=True) for action in ("multi", "discrete"))])
 def test_it_takes_an_action_mask(case: Case, made: Made) -> None:
     agent, policy = made(case, masked=True)
     obs = random_observations(agent.policy.spec, ROWS)
@@ -176,7 +175,7 @@ def test_a_missing_runtime_names_its_extra(tmp_path: Path) -> None:
         "try:\n    load_exported('policy.onnx')\n"
         "except MissingExtraError as error:\n    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = finish_python("-c", code)
     assert done.stdout.strip() == (
         "loading policy.onnx needs the package 'onnxruntime'; install it with: pip install 'rl-training[onnx]'"
     )

@@ -75,22 +75,23 @@ def test_it_trains_resumes_after_a_kill_evaluates_predicts_and_exports(installed
     resumed = run(installed, "resume", str(killed))
     assert resumed.returncode == 0, resumed.stderr
     assert final_fingerprint(killed) == final_fingerprint(whole)
-    use(installed, killed, tmp_path, "onnx", "safetensors")
+    use(installed, killed, tmp_path, "safetensors")
 
 
-def test_it_is_used_by_its_path_alone(installed: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("exported", ["safetensors", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_it_is_used_by_its_path_alone(installed: dict[str, str], exported: str, tmp_path: Path) -> None:
     config = config_file(tmp_path / "config.yaml", PATH)
     done = run(installed, "train", "--config", config, "--output-dir", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
-    use(installed, tmp_path / "run", tmp_path, "safetensors")
+    use(installed, tmp_path / "run", tmp_path, exported)
 
 
-def use(env: dict[str, str], trained: Path, folder: Path, *formats: str) -> None:
+def use(env: dict[str, str], trained: Path, folder: Path, exported: str) -> None:
     """Evaluates, predicts and exports, all in one process."""
     commands = [
         ["eval", str(trained), "--episodes", "2", "--json"],
         ["predict", str(trained), "--obs", "[0.5, 0.1]"],
-        *(["export", str(trained), "--format", name, "--output", str(folder / f"p.{name}")] for name in formats),
+        ["export", str(trained), "--format", exported, "--output", str(folder / f"p.{exported}")],
     ]
     code = "import json, sys; from rl_training.cli import main; sys.exit(max(main(one) for one in json.loads(sys.argv[1])))"
     done = finish_python("-c", code, json.dumps(commands), env=env)

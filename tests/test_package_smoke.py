@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,17 +78,19 @@ def test_an_installed_wheel_trains_elsewhere(wheel: Path, tmp_path: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def bare_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with a wheel that ``python -m build`` has made, its dependencies, and none of the extras."""
+def bare_venv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A virtual environment with a wheel that ``python -m build`` has made, its dependencies, and none of the extras. It
+    is on disk, because it takes gigabytes."""
     source, output = sources(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(output), str(source)]
     subprocess.run(build, check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
     (built,) = output.glob("*.whl")
-    venv = tmp_path_factory.mktemp("bare") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=PATIENCE)
-    options = ("--quiet", "--disable-pip-version-check", "-c", PROJECT / "constraints.txt")
-    subprocess.run([venv / "bin" / "pip", "install", *options, built], check=True, timeout=3 * PATIENCE)
-    return venv
+    with tempfile.TemporaryDirectory(prefix="bare-") as place:
+        venv = Path(place) / "venv"
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=PATIENCE)
+        options = ("--quiet", "--disable-pip-version-check", "-c", PROJECT / "constraints.txt")
+        subprocess.run([venv / "bin" / "pip", "install", *options, built], check=True, timeout=3 * PATIENCE)
+        yield venv
 
 
 def in_venv(venv: Path, folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -10,29 +10,19 @@ import os
 import pty
 import re
 import struct
-import subprocess
 import sys
 import termios
 from pathlib import Path
 
 import pytest
-from conftest import CLI
-from moments import PATIENCE, finish
+from conftest import SHORT
+from moments import PATIENCE, finish, start
 
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.hooks import Training
 from rl_training.runtime.progress import BarProgress, LineProgress, Progress, choose_progress
 
-TINY = (
-    "--total-timesteps=300",
-    "--set=num_envs=1",
-    "--set=algo_kwargs.train_freq=1",
-    "--set=algo_kwargs.gradient_steps=1",
-    "--set=algo_kwargs.learning_starts=50",
-    "--set=eval.interval=100",
-    "--set=eval.final_episodes=2",
-    "--set=log.tensorboard=false",
-)
+TINY = (*SHORT, "--set=eval.interval=100", "--set=eval.final_episodes=2", "--set=log.tensorboard=false")
 
 
 class Steps(Training):
@@ -104,7 +94,7 @@ def test_a_run_in_a_pipe_prints_plain_lines(tmp_path: Path) -> None:
 
 
 def test_a_run_on_a_terminal_shows_a_bar(tmp_path: Path) -> None:
-    shown = run_on_a_terminal([*CLI, "train", "--config", "dqn/cartpole", *TINY, "--set=log.interval=50"], tmp_path)
+    shown = run_on_a_terminal(["train", "--config", "dqn/cartpole", *TINY, "--set=log.interval=50"], tmp_path)
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     assert plain != shown, "a terminal gets a live bar"
     assert "━" in plain
@@ -119,7 +109,7 @@ def run_on_a_terminal(command: list[str], cwd: Path) -> str:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
     environment.pop("NO_COLOR", None)
-    process = subprocess.Popen(command, cwd=cwd, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    process = start(*command, cwd=cwd, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from batches import SPEC, discrete_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning import must_be
@@ -14,9 +15,7 @@ from rl_training.algorithms.qr_dqn import QRDQN, QRDQNConfig, quantile_huber_los
 from rl_training.models import MLPQRQNetwork
 from rl_training.models.value_network import AtomNetwork
 from rl_training.rng import RandomStreams
-from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
-
-SPEC = SpaceSpec(ObservationSpec.vector(4), ActionSpec("discrete", count=3))
+from rl_training.types import TransitionBatch
 
 
 def make_qr_dqn(**options: object) -> QRDQN:
@@ -25,14 +24,7 @@ def make_qr_dqn(**options: object) -> QRDQN:
 
 
 def make_batch(size: int = 6) -> TransitionBatch:
-    generator = torch.Generator().manual_seed(1)
-    return TransitionBatch(
-        torch.randn(size, 4, generator=generator),
-        torch.randint(0, 3, (size,), generator=generator),
-        torch.randn(size, generator=generator),
-        torch.randn(size, 4, generator=generator),
-        torch.tensor([0.9, 0.0] * (size // 2)),
-    )
+    return discrete_batch(*[0.9, 0.0] * (size // 2), seed=1)
 
 
 def test_loss_of_worked_numbers_with_more_targets_than_quantiles() -> None:

@@ -13,8 +13,9 @@ from conftest import family, settings_of, tiny_config
 from torch import nn
 
 from rl_training.algorithms.base import init_generator
+from rl_training.algorithms.q_values import select_actions
 from rl_training.algorithms.update import Draw
-from rl_training.algorithms.value import ValueAlgorithm, select_actions
+from rl_training.algorithms.value import ValueAlgorithm
 from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer
 from rl_training.models import MLP, NatureCNN, NoisyLinear, ValueHead
 from rl_training.models.noisy import noisy_layers

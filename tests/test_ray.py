@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import env_of_tests, final_fingerprint, tiny_values
+from moments import finish
 from test_collectors import stretch_config, trained
 
 from rl_training.bench.store import load_results
@@ -77,6 +79,28 @@ def test_a_module_that_the_nodes_cannot_import_is_named(ray: Any, tmp_path: Path
     config = stretch_config("dqn", tmp_path / "run", kind="ray").with_values(env_id="only_here:Walk", env_kwargs={})
     with pytest.raises(RLTrainingError, match="only_here"):
         trained(config)
+
+
+def test_a_full_object_store_is_named(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own exception: a real store moves to the disk, and would be full with that."""
+
+    def put(value: Any) -> None:
+        raise ray.exceptions.ObjectStoreFullError("the store is full")
+
+    monkeypatch.setattr(ray, "put", put)
+    with pytest.raises(ConfigError, match="is its object store full"):
+        trained(stretch_config("dqn", tmp_path / "run", kind="ray"))
+
+
+def test_an_address_where_nothing_answers(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = ["bench", "tiny.yaml", "--seeds", "1", "--runs", "runs", "--ray", f"127.0.0.1:{port}"]
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
+    done = finish(*command)
+    assert done.returncode == 1
+    assert f"nothing answers at the Ray address 127.0.0.1:{port}" in done.stderr
 
 
 def test_too_few_cpus(ray: Any, tmp_path: Path) -> None:

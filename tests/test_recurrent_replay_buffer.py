@@ -251,3 +251,11 @@ def test_overlap_and_burn_in_cost_no_copies() -> None:
     plain = RecurrentReplayBuffer(10_000, (100,), sequence_length=40, **options)
     shared = RecurrentReplayBuffer(10_000, (100,), sequence_length=40, overlap=20, burn_in=20, **options)
     assert shared.nbytes < 1.05 * plain.nbytes
+
+
+def test_each_frame_of_a_sequence_is_gathered_once() -> None:
+    world = World(200, end_chance=0.05, **OPTIONS["images"]).run(60)
+    batch = world.buffer.sample(7)
+    rows, sequences, stack, *pixels = batch.obs.shape
+    assert batch.obs.untyped_storage().nbytes() == sequences * (rows + stack - 1) * np.prod(pixels)
+    assert torch.equal(batch.obs[1:, :, :-1], batch.obs[:-1, :, 1:])

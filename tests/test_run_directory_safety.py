@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forgery import KINDS, assert_refused, commands, promptly, put_in_place, silent, train_tiny
+from conftest import train_tiny
+from forgery import KINDS, assert_refused, commands, promptly, put_in_place, silent
 
 from rl_training.cli import main
 from rl_training.errors import CheckpointError, EnvironmentFault, PrunedError
@@ -33,12 +34,6 @@ from rl_training.runtime.sessions import resume_training
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_tiny(tmp_path_factory.mktemp("runs") / "run", log={"interval": 25, "tensorboard": True})
-
-
-@pytest.fixture
-def run(finished_run: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run to spoil."""
-    return Path(shutil.copytree(finished_run, tmp_path / "run", symlinks=True))
 
 
 # ----------------------------------------------------------------------------------------- writing stays inside

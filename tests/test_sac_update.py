@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from learning import must_be
+from soft_twin import SETTINGS, SoftTwin
 from torch import Tensor
 
 from rl_training.algorithms.base import init_generator
@@ -192,51 +193,21 @@ def test_the_frozen_critic_has_the_weights_of_the_critic() -> None:
 
 
 def test_an_update_follows_the_paper_step_by_step() -> None:
-    """A naive twin with torch's own Adam, in the order critic, actor, temperature, target."""
-    algorithm, batch = make_sac(learning_rate=1e-2, tau=0.1, alpha=0.3), make_batch()
-    import copy
-
-    network, target = copy.deepcopy(algorithm.policy.network), copy.deepcopy(algorithm.target)
-    log_alpha = torch.tensor(np.log(0.3), dtype=torch.float32, requires_grad=True)
-    critic_adam = torch.optim.Adam(network.critic.parameters(), lr=1e-2)
-    actor_adam = torch.optim.Adam(network.actor.parameters(), lr=1e-2)
-    alpha_adam = torch.optim.Adam([log_alpha], lr=1e-2)
-    stream = RandomStreams(0)["noise"]
-
-    def draw(obs: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = network.actor(obs).chunk(2, dim=1)
-        normal = torch.distributions.Normal(mean, log_std.exp())
-        u = mean + log_std.exp() * torch.from_numpy(stream.standard_normal((8, 2), np.float32))
-        action = torch.tanh(u)
-        density = normal.log_prob(u)  # type: ignore[no-untyped-call]
-        return action, (density - torch.log(1.0 - action.square())).sum(1)
-
+    algorithm, batch = make_sac(**SETTINGS), make_batch()
+    twin = SoftTwin(algorithm)
     for _ in range(4):
-        alpha = log_alpha.detach().exp()
+        alpha = twin.alpha
         with torch.no_grad():
-            next_action, next_log_prob = draw(batch.next_obs)
-            next_q = target.values(batch.next_obs, next_action).min(dim=0).values
+            next_action, next_log_prob = twin.draw(batch.next_obs)
+            next_q = twin.target.values(batch.next_obs, next_action).min(dim=0).values
             y = batch.reward + batch.discount * (next_q - alpha * next_log_prob)
-        q1, q2 = network.critic.values(batch.obs, batch.action)
-        critic_adam.zero_grad()
-        torch.autograd.backward(torch.nn.functional.mse_loss(q1, y) + torch.nn.functional.mse_loss(q2, y))
-        critic_adam.step()
-        action, log_prob = draw(batch.obs)
-        actor_adam.zero_grad()
-        torch.autograd.backward((alpha * log_prob - network.critic.values(batch.obs, action).min(dim=0).values).mean())
-        actor_adam.step()
-        alpha_adam.zero_grad()
-        torch.autograd.backward((log_alpha.exp() * (-log_prob.detach() + 2.0)).mean())
-        alpha_adam.step()
-        with torch.no_grad():
-            for parameter, online in zip(target.parameters(), network.critic.parameters(), strict=True):
-                parameter.lerp_(online, 0.1)
+        q1, q2 = twin.network.critic.values(batch.obs, batch.action)
+        twin.learn_critic(torch.nn.functional.mse_loss(q1, y) + torch.nn.functional.mse_loss(q2, y))
+        action, log_prob = twin.draw(batch.obs)
+        twin.learn_actor((alpha * log_prob - twin.network.critic.values(batch.obs, action).min(dim=0).values).mean())
+        twin.learn_temperature(-log_prob, -2.0)
         result = algorithm.update(batch)
-    for name, value in algorithm.policy.network.state_dict().items():
-        torch.testing.assert_close(value, network.state_dict()[name], rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(algorithm.alpha, log_alpha.detach().exp())
-    for found, expected in zip(algorithm.target.parameters(), target.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    twin.assert_equal()
     names = {"critic_loss", "actor_loss", "q_value_mean", "target_q_mean", "entropy_term", "log_prob_mean", "alpha"}
     assert set(result.metrics) == names
     assert algorithm.updates == 4

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import env_of_tests, final_fingerprint, settings_of, tiny_config, tiny_values
+from conftest import env_of_tests, final_fingerprint, settings_of, tiny_config, tiny_values, train_tiny
 from forgery import forge, promptly, put_in_place
 from moments import finish_python
 from safetensors.numpy import load_file, save_file
@@ -42,20 +42,9 @@ def _small_blocks() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its checkpoints share segments; those of a copy share nothing."""
     path = tmp_path_factory.mktemp("runs") / "run"
-    config = tiny_config("dqn", output_dir=str(path), checkpoint={"interval": 60}, algo_kwargs={"buffer_size": 150})
-    trainer = start_training(config, command="test")
-    trainer.train()
-    trainer.close()
-    return path
-
-
-@pytest.fixture
-def run(finished_run: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run to damage. Its checkpoints share nothing."""
-    copy = tmp_path / "run"
-    shutil.copytree(finished_run, copy, symlinks=True)
-    return copy
+    return train_tiny(path, checkpoint={"interval": 60}, algo_kwargs={"buffer_size": 150})
 
 
 def segments_of(checkpoint: Path) -> list[Path]:

@@ -23,7 +23,8 @@ from rl_training.data import segments
 from rl_training.data.frame_replay_buffer import FrameReplayBuffer
 from rl_training.data.prioritized_recurrent_replay_buffer import PrioritizedRecurrentReplayBuffer
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
-from rl_training.data.recurrent_replay_buffer import RecurrentRecorder, RecurrentReplayBuffer
+from rl_training.data.recurrent_recorder import RecurrentRecorder
+from rl_training.data.recurrent_replay_buffer import RecurrentReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.segments import Block, SegmentedBuffer, Unsaved
 from rl_training.errors import CheckpointError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_dqn_update import SPEC as DISCRETE
+from batches import SPEC as DISCRETE
 from test_dqn_update import make_batch as discrete_batch
 from test_sac_update import SPEC as CONTINUOUS
 from test_sac_update import make_batch as continuous_batch

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import torch
 import yaml
-from conftest import OFF_POLICY, final_fingerprint, settings_of
+from conftest import FEW, OFF_POLICY, final_fingerprint, settings_of
 from replays import held_slots
 from spaces_matrix import MATRIX, OBSERVATIONS, Case, over_matrix
 from test_conformance import GAMMA, NotingPool
@@ -102,8 +102,17 @@ def rollout_rows(learner: OnPolicyLearner) -> list[tuple[Any, ...]]:
     return rows
 
 
-@over_matrix
-@pytest.mark.parametrize("end", ["terminated", "truncated"])
+#: both ways to end for a few; for each other case one of them is fast
+ENDS = [
+    pytest.param(
+        case, end, marks=[] if case.algo in FEW or (number + other) % 2 else [pytest.mark.slow], id="-".join((*case, end))
+    )
+    for number, case in enumerate(MATRIX)
+    for other, end in enumerate(("terminated", "truncated"))
+]
+
+
+@pytest.mark.parametrize(("case", "end"), ENDS)
 def test_what_is_stored_is_what_a_plain_loop_makes(case: Case, end: str) -> None:
     steps = 60
     settings = {"n_step": 1, "gamma": GAMMA, "learning_starts": 30, "buffer_size": 100, "n_steps": 40}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soft_twin import SETTINGS, SoftTwin
 from test_td3_update import SPEC, make_batch
 from torch import Tensor
 
@@ -74,56 +73,30 @@ def naive_huber(quantiles: Tensor, targets: Tensor) -> Tensor:
 
 
 def test_updates_follow_the_paper_step_by_step() -> None:
-    """A plain program with torch's own Adam, in the order critics, actor, temperature, target."""
-    algorithm, batch = make_tqc(learning_rate=1e-2, tau=0.1, alpha=0.3), make_batch()
-    network, target = copy.deepcopy(algorithm.policy.network), copy.deepcopy(algorithm.target)
-    log_alpha = torch.tensor(np.log(0.3), dtype=torch.float32, requires_grad=True)
-    critic_adam = torch.optim.Adam(network.critic.parameters(), lr=1e-2)
-    actor_adam = torch.optim.Adam(network.actor.parameters(), lr=1e-2)
-    alpha_adam = torch.optim.Adam([log_alpha], lr=1e-2)
-    stream = RandomStreams(0)["noise"]
-
-    def draw(obs: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = network.actor(obs).chunk(2, dim=1)
-        normal = torch.distributions.Normal(mean, log_std.exp())
-        u = mean + log_std.exp() * torch.from_numpy(stream.standard_normal((8, 2), np.float32))
-        density = normal.log_prob(u)  # type: ignore[no-untyped-call]
-        return torch.tanh(u), (density - torch.log(1.0 - torch.tanh(u).square())).sum(1)
+    algorithm, batch = make_tqc(**SETTINGS), make_batch()
+    twin = SoftTwin(algorithm)
 
     def quantiles(critics: Any, obs: Tensor, action: Tensor) -> Tensor:
         x = torch.cat([obs, action], dim=1)
         return torch.stack([critics.q1(x), critics.q2(x), critics.q3(x)])
 
     for _ in range(4):
-        alpha = log_alpha.detach().exp()
+        alpha = twin.alpha
         with torch.no_grad():
-            action, log_prob = draw(batch.next_obs)
-            pooled = quantiles(target, batch.next_obs, action).permute(1, 0, 2).reshape(8, 15)
+            action, log_prob = twin.draw(batch.next_obs)
+            pooled = quantiles(twin.target, batch.next_obs, action).permute(1, 0, 2).reshape(8, 15)
             kept = torch.stack([torch.tensor(sorted(row.tolist())[:9]) for row in pooled])
             y = batch.reward[:, None] + batch.discount[:, None] * (kept - alpha * log_prob[:, None])
-        critic_loss = naive_huber(quantiles(network.critic, batch.obs, batch.action), y)
-        critic_adam.zero_grad()
-        torch.autograd.backward(critic_loss)
-        critic_adam.step()
-        action, log_prob = draw(batch.obs)
-        actor_loss = (alpha * log_prob - quantiles(network.critic, batch.obs, action).mean(dim=(0, 2))).mean()
-        actor_adam.zero_grad()
-        torch.autograd.backward(actor_loss)
-        actor_adam.step()
-        alpha_adam.zero_grad()
-        torch.autograd.backward((log_alpha.exp() * (-log_prob.detach() + 2.0)).mean())
-        alpha_adam.step()
-        with torch.no_grad():
-            for parameter, online in zip(target.parameters(), network.critic.parameters(), strict=True):
-                parameter.lerp_(online, 0.1)
+        critic_loss = naive_huber(quantiles(twin.network.critic, batch.obs, batch.action), y)
+        twin.learn_critic(critic_loss)
+        action, log_prob = twin.draw(batch.obs)
+        actor_loss = (alpha * log_prob - quantiles(twin.network.critic, batch.obs, action).mean(dim=(0, 2))).mean()
+        twin.learn_actor(actor_loss)
+        twin.learn_temperature(-log_prob, -2.0)
         result = algorithm.update(batch)
         assert result.metrics["critic_loss"] == pytest.approx(float(critic_loss.detach()), rel=1e-4)
         assert result.metrics["actor_loss"] == pytest.approx(float(actor_loss.detach()), rel=1e-3, abs=1e-5)
-    for name, value in algorithm.policy.network.state_dict().items():
-        torch.testing.assert_close(value, network.state_dict()[name], rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(algorithm.alpha, log_alpha.detach().exp())
-    for found, expected in zip(algorithm.target.parameters(), target.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    twin.assert_equal()
 
 
 def test_all_quantiles_cannot_be_dropped() -> None:

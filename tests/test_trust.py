@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CLI
-from forgery import OBS, assert_refused, replace_in_all, train_tiny
+from forgery import OBS, assert_refused, replace_in_all
 from moments import PATIENCE
 
 from rl_training.api import DQN, load_agent
@@ -25,11 +25,6 @@ from rl_training.runtime.export import load_exported
 from rl_training.runtime.inference import load_policy
 
 EVIL = "from pathlib import Path\nPath(__file__).with_name('executed').touch()\n"
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_tiny(tmp_path_factory.mktemp("runs") / "run")
 
 
 @pytest.fixture
@@ -122,14 +117,25 @@ def test_an_exported_policy_names_no_other_module_either(run: Path, tmp_path: Pa
     assert not (run / "executed").exists()
 
 
+def add_plugin(run: Path) -> None:
+    """Puts a package that announces an algorithm into a run, where importlib.metadata finds it if Python searches there."""
+    info = run / "evil-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rl_training.algorithms]\nevil = evilmod:Evil\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_plugin_in_the_run_directory_is_not_loaded(run: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    add_plugin(run)
+    name_in(run, algo="evil")
+    assert_refused(capsys, COMMANDS[command], "unknown algorithm 'evil'")
+    assert not (run / "executed").exists()
+
+
 def test_the_command_as_it_is_typed_in_a_forged_run(run: Path) -> None:
-    """Also against a plugin, which importlib.metadata would find in the current directory."""
+    add_plugin(run)
     name_in(run, env_id="evilmod:CartPole-v1")
-    for group in ("rl_training.algorithms", "gymnasium.envs"):
-        info = run / f"{group}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {group}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{group}]\nevil = evilmod:f\n")
     done = subprocess.run([*CLI, *COMMANDS["eval"]], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (2, "")
     assert str(run / "evilmod.py") in done.stderr

@@ -31,6 +31,12 @@ class Tanh(nn.Module):
         return torch.tanh_(x)
 
 
+def ended(watch: Stopwatch, timer: PhaseTimer, steps: int, updates: int) -> Measurement:
+    """What a run has measured when it ends."""
+    rate, work = watch.rate(steps), {"env steps": steps, "updates": updates}
+    return Measurement(rates={"env steps": rate}, work=work, seconds=timer.seconds)
+
+
 def mlp(sizes: Sequence[int], activation: Callable[[], nn.Module] = ReLU) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
@@ -115,11 +121,7 @@ def sac(settings: SACSettings, seed: int) -> Measurement:
             torch._foreach_lerp_(followers, online, settings.tau)
         updates += 1
         timer.lap("update")
-    return Measurement(
-        rates={"env steps": watch.rate(settings.total_steps)},
-        work={"env steps": settings.total_steps, "updates": updates},
-        seconds=timer.seconds,
-    )
+    return ended(watch, timer, settings.total_steps, updates)
 
 
 def ppo(settings: PPOSettings, seed: int) -> Measurement:
@@ -187,11 +189,7 @@ def ppo(settings: PPOSettings, seed: int) -> Measurement:
                 learn([column[index] for column in columns])
                 updates += 1
         timer.lap("update")
-    return Measurement(
-        rates={"env steps": watch.rate(settings.total_steps)},
-        work={"env steps": settings.total_steps, "updates": updates},
-        seconds=timer.seconds,
-    )
+    return ended(watch, timer, settings.total_steps, updates)
 
 
 def nature(settings: DrQSettings) -> nn.Sequential:

@@ -46,35 +46,45 @@ def distribution(settings: DQNSettings | UpdateSettings) -> tuple[str, dict[str,
     return "dqn", {}
 
 
-def dqn_config(settings: DQNSettings, seed: int, compile_mode: str) -> TrainConfig:
-    """The settings as a config of ours. Our target interval counts updates, not env steps."""
-    algo, own_settings = distribution(settings)
+def run_config(
+    algo: str, settings: DQNSettings | PPOSettings | SACSettings, seed: int, compile_mode: str, *own: str, **further: Any
+) -> TrainConfig:
+    """A config of ours: the settings named ``own`` under their names, and further ones."""
     return resolve_config(
         {
             "algo": algo,
             "compile": compile_mode,
             "env_id": settings.env_id,
-            "num_envs": settings.num_envs,
+            "num_envs": getattr(settings, "num_envs", 1),
             "seed": seed,
             "total_timesteps": settings.total_steps,
             "device": "cpu",
             "eval": {"interval": 0, "final_episodes": 1, "num_envs": 1},
-            "algo_kwargs": {
-                "hidden_sizes": settings.hidden_sizes,
-                "gamma": settings.gamma,
-                "learning_rate": settings.learning_rate,
-                "max_grad_norm": settings.max_grad_norm,
-                "buffer_size": settings.buffer_size,
-                "batch_size": settings.batch_size,
-                "learning_starts": settings.learning_starts,
-                "train_freq": settings.steps_per_update,
-                "gradient_steps": 1,
-                "target_update_interval": settings.target_copy_steps // settings.steps_per_update,
-                "exploration_final_eps": settings.final_epsilon,
-                "exploration_steps": settings.exploration_steps,
-                **own_settings,
-            },
+            "algo_kwargs": {**{name: getattr(settings, name) for name in own}, **further},
         }
+    )
+
+
+#: Settings that all replay learners have under one name.
+REPLAYED = ("hidden_sizes", "gamma", "learning_rate", "buffer_size", "batch_size", "learning_starts")
+
+
+def dqn_config(settings: DQNSettings, seed: int, compile_mode: str) -> TrainConfig:
+    """The settings as a config of ours. Our target interval counts updates, not env steps."""
+    algo, own_settings = distribution(settings)
+    return run_config(
+        algo,
+        settings,
+        seed,
+        compile_mode,
+        *REPLAYED,
+        "max_grad_norm",
+        train_freq=settings.steps_per_update,
+        gradient_steps=1,
+        target_update_interval=settings.target_copy_steps // settings.steps_per_update,
+        exploration_final_eps=settings.final_epsilon,
+        exploration_steps=settings.exploration_steps,
+        **own_settings,
     )
 
 
@@ -132,27 +142,12 @@ def ppo_compiled(settings: PPOSettings, seed: int) -> Measurement:
 
 
 def ppo(settings: PPOSettings, seed: int, compile_mode: str = "off") -> Measurement:
-    passes = {"n_epochs": settings.n_epochs, "n_minibatches": settings.n_minibatches} if settings.algo == "ppo" else {}
-    config = resolve_config(
-        {
-            "algo": "recurrent_ppo" if settings.lstm_size else settings.algo,
-            "compile": compile_mode,
-            "env_id": settings.env_id,
-            "num_envs": settings.num_envs,
-            "seed": seed,
-            "total_timesteps": settings.total_steps,
-            "device": "cpu",
-            "eval": {"interval": 0, "final_episodes": 1, "num_envs": 1},
-            "algo_kwargs": {
-                "hidden_sizes": settings.hidden_sizes,
-                "n_steps": settings.n_steps,
-                "learning_rate": settings.learning_rate,
-                **passes,
-                **({"lstm_size": settings.lstm_size} if settings.lstm_size else {}),
-            },
-        }
-    )
-    return measured(config)
+    algo, own = settings.algo, ["hidden_sizes", "n_steps", "learning_rate"]
+    if algo == "ppo":
+        own += ["n_epochs", "n_minibatches"]
+    if settings.lstm_size:
+        algo, own = "recurrent_ppo", [*own, "lstm_size"]
+    return measured(run_config(algo, settings, seed, compile_mode, *own))
 
 
 def transitions(rng: np.random.Generator, count: int, obs_dim: int) -> Transitions:
@@ -167,27 +162,7 @@ def sac_compiled(settings: SACSettings, seed: int) -> Measurement:
 
 
 def sac(settings: SACSettings, seed: int, compile_mode: str = "off") -> Measurement:
-    config = resolve_config(
-        {
-            "algo": settings.algo,
-            "compile": compile_mode,
-            "env_id": settings.env_id,
-            "seed": seed,
-            "total_timesteps": settings.total_steps,
-            "device": "cpu",
-            "eval": {"interval": 0, "final_episodes": 1, "num_envs": 1},
-            "algo_kwargs": {
-                "hidden_sizes": settings.hidden_sizes,
-                "gamma": settings.gamma,
-                "learning_rate": settings.learning_rate,
-                "buffer_size": settings.buffer_size,
-                "batch_size": settings.batch_size,
-                "learning_starts": settings.learning_starts,
-                "tau": settings.tau,
-            },
-        }
-    )
-    return measured(config)
+    return measured(run_config(settings.algo, settings, seed, compile_mode, *REPLAYED, "tau"))
 
 
 def image_batch(settings: DrQSettings, seed: int) -> TransitionBatch:

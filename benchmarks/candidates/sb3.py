@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,14 @@ from workloads import DQNSettings, PPOSettings, ReplaySettings, SACSettings
 
 def dqn(settings: DQNSettings, seed: int) -> Measurement:
     return measure_dqn(DQN, settings, seed)
+
+
+def learned(model: Any, steps: int, updates_per_count: int = 1) -> Measurement:
+    """The rate of a run that logs nothing, as on our side."""
+    watch = Stopwatch()
+    model.learn(steps, log_interval=steps)
+    work = {"env steps": model.num_timesteps, "updates": model._n_updates * updates_per_count}
+    return Measurement(rates={"env steps": watch.rate(model.num_timesteps)}, work=work)
 
 
 def measure_dqn(algorithm: Any, settings: DQNSettings, seed: int, **policy_kwargs: Any) -> Measurement:
@@ -41,15 +50,9 @@ def measure_dqn(algorithm: Any, settings: DQNSettings, seed: int, **policy_kwarg
         seed=seed,
         device="cpu",
     )
-    watch = Stopwatch()
-    model.learn(settings.total_steps, log_interval=settings.total_steps)  # log nothing, as on our side
-    rate = watch.rate(model.num_timesteps)
+    measured = learned(model, settings.total_steps)
     returns = [episode["r"] for episode in model.ep_info_buffer or ()]
-    return Measurement(
-        rates={"env steps": rate},
-        work={"env steps": model.num_timesteps, "updates": model._n_updates},
-        outcome={"return of the last 100 episodes": float(np.mean(returns))},
-    )
+    return replace(measured, outcome={"return of the last 100 episodes": float(np.mean(returns))})
 
 
 def ppo(settings: PPOSettings, seed: int) -> Measurement:
@@ -69,11 +72,7 @@ def measure_ppo(algorithm: Any, policy: str, settings: PPOSettings, seed: int, *
         seed=seed,
         device="cpu",
     )
-    watch = Stopwatch()
-    model.learn(settings.total_steps, log_interval=settings.total_steps)
-    rate = watch.rate(model.num_timesteps)
-    updates = model._n_updates * settings.n_minibatches  # SB3 counts epochs
-    return Measurement(rates={"env steps": rate}, work={"env steps": model.num_timesteps, "updates": updates})
+    return learned(model, settings.total_steps, settings.n_minibatches)  # SB3 counts epochs
 
 
 def a2c(settings: PPOSettings, seed: int) -> Measurement:
@@ -87,10 +86,7 @@ def a2c(settings: PPOSettings, seed: int) -> Measurement:
         seed=seed,
         device="cpu",
     )
-    watch = Stopwatch()
-    model.learn(settings.total_steps, log_interval=settings.total_steps)
-    rate = watch.rate(model.num_timesteps)
-    return Measurement(rates={"env steps": rate}, work={"env steps": model.num_timesteps, "updates": model._n_updates})
+    return learned(model, settings.total_steps)
 
 
 def sac(settings: SACSettings, seed: int) -> Measurement:
@@ -117,10 +113,7 @@ def measure_sac(algorithm: Any, settings: SACSettings, seed: int, **further: Any
         device="cpu",
         **further,
     )
-    watch = Stopwatch()
-    model.learn(settings.total_steps, log_interval=settings.total_steps)
-    rate = watch.rate(model.num_timesteps)
-    return Measurement(rates={"env steps": rate}, work={"env steps": model.num_timesteps, "updates": model._n_updates})
+    return learned(model, settings.total_steps)
 
 
 def replay(settings: ReplaySettings, seed: int) -> Measurement:

@@ -51,17 +51,17 @@ class C51(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
         exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, double: bool = False, tau: float = 1.0, target_update_interval: int = 500,
-        normalize_observations: bool = False, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden_sizes: Sequence[int] = (64, 64), frame_stack:
-        int = 1, dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False, priority_alpha: float
-        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_atoms: int = 51, v_min: float = -10.0, v_max:
-        float = 10.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
-        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
-        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
-        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
-        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
-        None = None, overwrite: bool = False
+        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
+        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False,
+        priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_atoms: int = 51, v_min:
+        float = -10.0, v_max: float = 10.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] =
+        'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
+        num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
+        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval:
+        Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {},
+        init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DDPG(ManagedAlgorithm):
@@ -125,13 +125,13 @@ class DQN(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
         exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, double: bool = False, tau: float = 1.0, target_update_interval: int = 500,
-        normalize_observations: bool = False, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden_sizes: Sequence[int] = (64, 64), frame_stack:
-        int = 1, dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False, priority_alpha: float
-        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, huber_delta: float = 1.0, env_kwargs:
-        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
-        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
+        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False,
+        priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, huber_delta: float = 1.0,
+        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
+        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
         total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
         output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
         Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
@@ -174,12 +174,12 @@ class DRQN(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 32, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
         exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, double: bool = False, tau: float = 1.0, target_update_interval: int = 500,
-        normalize_observations: bool = False, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), huber_delta: float = 1.0, n_step: int = 1,
-        trace_lambda: float = 0.0, sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,), recurrent_cell:
-        Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes:
-        Sequence[int] = (64,), shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean', frame_stack: int = 1,
+        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
+        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, huber_delta: float =
+        1.0, n_step: int = 1, trace_lambda: float = 0.0, sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,),
+        recurrent_cell: Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0,
+        hidden_sizes: Sequence[int] = (64,), shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean',
         env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
         = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
         total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
@@ -224,17 +224,18 @@ class IQN(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
         exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, double: bool = False, tau: float = 1.0, target_update_interval: int = 500,
-        normalize_observations: bool = False, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden_sizes: Sequence[int] = (64, 64), frame_stack:
-        int = 1, dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False, priority_alpha: float
-        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_quantiles: int = 32, num_target_quantiles:
-        int = 32, num_acting_quantiles: int = 32, num_cosines: int = 64, kappa: float = 1.0, env_kwargs: Mapping[str, Any] =
-        {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool =
-        False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000,
-        device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
-        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
-        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
+        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False,
+        priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_quantiles: int = 32,
+        num_target_quantiles: int = 32, num_acting_quantiles: int = 32, num_cosines: int = 64, kappa: float = 1.0, env_kwargs:
+        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
+        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class PPO(ManagedAlgorithm):
@@ -274,17 +275,17 @@ class QRDQN(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
         exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, double: bool = False, tau: float = 1.0, target_update_interval: int = 500,
-        normalize_observations: bool = False, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden_sizes: Sequence[int] = (64, 64), frame_stack:
-        int = 1, dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False, priority_alpha: float
-        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_quantiles: int = 51, kappa: float = 1.0,
-        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
-        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
+        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False,
+        priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_quantiles: int = 51,
+        kappa: float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
+        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
+        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
+        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
+        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
+        None = None, overwrite: bool = False
     ) -> None: ...
 
 class R2D2(ManagedAlgorithm):
@@ -300,12 +301,12 @@ class R2D2(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 32, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
         exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, double: bool = True, tau: float = 1.0, target_update_interval: int = 500,
-        normalize_observations: bool = False, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), huber_delta: float = 1.0, n_step: int = 5,
-        trace_lambda: float = 0.0, sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,), recurrent_cell:
-        Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes:
-        Sequence[int] = (64,), shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean', frame_stack: int = 1,
+        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = True, tau: float = 1.0,
+        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, huber_delta: float =
+        1.0, n_step: int = 5, trace_lambda: float = 0.0, sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,),
+        recurrent_cell: Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0,
+        hidden_sizes: Sequence[int] = (64,), shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean',
         priority_alpha: float = 0.9, priority_beta: float = 0.6, priority_beta_steps: int = 0, priority_eta: float = 0.9,
         burn_in: int = 0, overlap: int = 0, rescale_values: bool = False, previous_inputs: bool = False, dueling: bool =
         False, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float

@@ -83,10 +83,9 @@ def _add_resume(commands: Any) -> None:
         "runs/mine --set algo_kwargs.learning_rate=1e-4 --set eval.interval=2000",
     )
     resume = _command(commands, "resume", "continue a stopped run, bit for bit", examples)
-    resume.add_argument("path", type=Path, metavar="RUN", help="a run directory, or a checkpoint in one")
+    _add_run(resume)
     resume.add_argument("--total-timesteps", type=_positive, metavar="N", help="continue until N steps in total")
     _add_set(resume, "change a setting on the way, which is recorded; may be repeated (`show ALGO` says which can change)")
-    _add_trust(resume)
     resume.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
@@ -99,7 +98,7 @@ def _add_eval(commands: Any) -> None:
         "runs/mine --episodes 3 --render",
     )
     evaluate = _command(commands, "eval", "evaluate a policy over whole episodes", examples)
-    evaluate.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
+    _add_run(evaluate)
     evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="number of episodes (default 20)")
     evaluate.add_argument(
         "--max-episode-steps",
@@ -107,7 +106,6 @@ def _add_eval(commands: Any) -> None:
         metavar="N",
         help="stop each episode after N steps (default: the run's eval.max_episode_steps)",
     )
-    _add_trust(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
     evaluate.add_argument(
         "--seed", type=_count, metavar="N", help="evaluate on the episodes of this seed (default: the run's)"
@@ -124,8 +122,7 @@ def _add_predict(commands: Any) -> None:
         "runs/mine < lines.jsonl",
     )
     predict = _command(commands, "predict", "print the action for each observation", examples)
-    predict.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
-    _add_trust(predict)
+    _add_run(predict)
     predict.add_argument(
         "--obs",
         metavar="JSON_OR_FILE",
@@ -137,8 +134,7 @@ def _add_predict(commands: Any) -> None:
 def _add_export(commands: Any) -> None:
     examples = ("runs/mine --format onnx", "runs/mine --output policy.safetensors")
     export = _command(commands, "export", "export a policy for use in other programs, and verify it", examples)
-    export.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
-    _add_trust(export)
+    _add_run(export)
     export.add_argument("--format", choices=("onnx", "safetensors"), help="default: by the name of the output, or onnx")
     help_output = "default: policy.<format> in the current directory; a description is written beside it, as FILE.json"
     export.add_argument("--output", type=Path, metavar="FILE", help=help_output)
@@ -249,6 +245,11 @@ def _add_tune(commands: Any) -> None:
 
 def _add_set(parser: argparse.ArgumentParser, meaning: str) -> None:
     parser.add_argument("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[], help=meaning)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, metavar="RUN", help="a run directory or a checkpoint")
+    _add_trust(parser)
 
 
 def _add_trust(parser: argparse.ArgumentParser) -> None:

@@ -22,21 +22,18 @@ class LinearSchedule:
     def __call__(self, step: int) -> float:
         if step >= self.steps:
             return self.final
-        return self.initial + (self.final - self.initial) * (step / self.steps)
+        return self.initial + (self.final - self.initial) * self._share(step)
+
+    def _share(self, step: int) -> float:
+        """How much of the way has been covered, from 0 to 1."""
+        return step / self.steps
 
 
-@dataclass(frozen=True)
-class CosineSchedule:
+class CosineSchedule(LinearSchedule):
     """Moves from ``initial`` to ``final`` along half a cosine wave over ``steps`` steps, then stays there."""
 
-    initial: float
-    final: float
-    steps: int
-
-    def __call__(self, step: int) -> float:
-        if step >= self.steps:
-            return self.final
-        return self.initial + (self.final - self.initial) * 0.5 * (1.0 - math.cos(math.pi * step / self.steps))
+    def _share(self, step: int) -> float:
+        return 0.5 * (1.0 - math.cos(math.pi * step / self.steps))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,13 @@ def reset_rows(carry: Carry, rows: NDArray[np.bool_]) -> Carry:
     return fresh
 
 
+class ActingValues(NamedTuple):
+    """What the policy expected of a step when it acted."""
+
+    chosen: NDArray[np.float32]  # (env,) the Q-value of the action
+    after: NDArray[np.float32]  # (env,) the largest one at the next observation; NaN where it did not act on that
+
+
 class Step(NamedTuple):
     """One step of N environments. ``next_obs`` is the true next observation; if the episode ended, its final one."""
 
@@ -45,6 +52,7 @@ class Step(NamedTuple):
     #: (env,) False where there was no step, because the environment spent it on a reset; None: all are present. Such a row
     #: is marked as terminated, with a reward of 0, and must not be learned from.
     present: NDArray[np.bool_] | None = None
+    values: ActingValues | None = None  # for initial priorities
 
     @property
     def ended(self) -> NDArray[np.bool_]:
@@ -73,6 +81,7 @@ class Transitions(NamedTuple):
     next_obs: Array
     discount: NDArray[np.float32]  # gamma^k * (1 - terminated)
     next_action_mask: NDArray[np.bool_] | None = None
+    priority: NDArray[np.float32] | None = None  # initial ones; NaN, or None for all: not known
 
 
 class TransitionBatch(NamedTuple):
@@ -94,7 +103,7 @@ class SequenceBatch(NamedTuple):
     A target is always ``reward + discount * value(obs[burn_in + bootstrap])``, with the recurrent state at that row.
     """
 
-    obs: Tensor  # (burn_in + time + n, batch, ...): the burn-in, the sequence, and n more that its targets need
+    obs: Tensor  # (burn_in + time + n, batch, ...): the burn-in, the sequence, and n more for its targets; may be a view
     action: Tensor  # (time, batch)
     reward: Tensor  # (time, batch) summed over up to n steps
     discount: Tensor  # (time, batch) gamma^k * (1 - terminated)

@@ -44,16 +44,21 @@ def numpy_features() -> str:
 
 
 def variants() -> dict[str, dict[str, str]]:
-    """Those that fit this machine: none asks for instructions that it lacks."""
-    wide = {"avx2", "fma"} <= cpu_flags()
-    found = [
+    """Those that fit this machine: none asks for instructions that it lacks. The first is the oldest CPU that can be had: all
+    libraries without wide vectors at once."""
+    wide, features = {"avx2", "fma"} <= cpu_flags(), numpy_features()
+    narrow = [
         {"ATEN_CPU_CAPABILITY": "default"},
-        {"ATEN_CPU_CAPABILITY": "avx2"} if wide else {},
         {"ONEDNN_MAX_CPU_ISA": "SSE41"},
-        {"ONEDNN_MAX_CPU_ISA": "AVX2"} if wide else {},
         {"MKL_CBWR": "COMPATIBLE"},
+        {"NPY_DISABLE_CPU_FEATURES": features} if features else {},
+    ]
+    found = [
+        {name: value for one in narrow for name, value in one.items()},
+        *narrow,
+        {"ATEN_CPU_CAPABILITY": "avx2"} if wide else {},
+        {"ONEDNN_MAX_CPU_ISA": "AVX2"} if wide else {},
         {"OPENBLAS_CORETYPE": "Haswell"} if wide else {},
-        {"NPY_DISABLE_CPU_FEATURES": numpy_features()} if numpy_features() else {},
     ]
     return {" ".join(f"{name}={value}" for name, value in one.items()): one for one in found if one}
 

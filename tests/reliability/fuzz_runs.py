@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 from forgery import KINDS, forge, put_in_place
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from reliability.prepared import PREPARED, Prepared
@@ -43,7 +45,7 @@ def run_directories(rng: random.Random, folder: Path, runs: Mapping[str, Path]) 
     wrong = answer.wrong or _wrong(answer, command, run, PREPARED[name], forged=forged)
     if [item.name for item in outside.iterdir()] != ["canary"] or (outside / "canary").read_text() != "untouched":
         wrong = "wrote outside of the run"
-    if set(names_in(folder)) - {*before, "p.safetensors", "p.png"}:
+    if set(names_in(folder)) - {*before, "p.safetensors", "p.safetensors.json", "p.png"}:
         wrong = f"left {names_in(folder)}"
     return (name, command, changes, answer.errors), wrong
 
@@ -159,7 +161,8 @@ def forge_something(rng: random.Random, run: Path, outside: Path) -> str:
     chosen = checkpoints if rng.random() < 0.8 else [rng.choice(checkpoints)]
     seed, said = rng.random(), ""
     for checkpoint in chosen:
-        said = FORGERIES[kind](random.Random(seed), checkpoint)
+        with contextlib.suppress(SafetensorError, ValueError, LookupError):  # it is forged already
+            said = FORGERIES[kind](random.Random(seed), checkpoint)
     return f"{kind}: {said} in {len(chosen)}"
 
 

@@ -20,9 +20,11 @@ from reliability.results import append, read
 RESULTS = "margins.jsonl"
 MODULES = (
     "test_c51_update",
+    "test_discrete_sac_update",
     "test_dqn_trainer_smoke",
     "test_drqn_update",
     "test_drqv2_trainer_smoke",
+    "test_iqn_update",
     "test_ppo_trainer_smoke",
     "test_qr_dqn_update",
     "test_r2d2_trainer_smoke",

@@ -23,6 +23,10 @@ from rl_training.experiment.run import step_directories
 PATIENCE = 60.0
 
 
+#: How the lines begin that show where in the user's own code an exception was raised.
+FRAMES = ("it was raised here (", '  File "')
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a command printed and returned; ``wrong`` says what it must not do, if it did."""
@@ -71,7 +75,7 @@ def _standard_input(text: str) -> Iterator[None]:
 
 
 def _bad_words(code: int | None, errors: str) -> str | None:
-    """A refusal is one sentence, besides warnings and the parser's usage."""
+    """A refusal is one sentence, besides warnings, the parser's usage, and the places in the user's own code."""
     if "Traceback" in errors:
         return "a traceback was printed"
     if code == 0:
@@ -80,7 +84,7 @@ def _bad_words(code: int | None, errors: str) -> str | None:
         return f"exit code {code}"
     if errors.startswith("usage:"):
         return None
-    lines = [line for line in errors.split("\n") if line and not line.startswith(("warning: ", "resuming "))]
+    lines = [line for line in errors.split("\n") if line and not line.startswith(("warning: ", "resuming ", *FRAMES))]
     if len(lines) != 1 or not lines[0].startswith("error: "):
         return f"not one sentence: {lines}"
     return None if lines[0].isprintable() else "a message that cannot be printed"

@@ -129,6 +129,9 @@ class Algorithm(ABC, Generic[ConfigT, InputT]):
 class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
     """An algorithm that learns from replayed experience."""
 
+    #: whether steps come with the Q-values of acting, from which the replay makes initial priorities
+    actor_priorities: bool = False
+
     def build(self) -> None:
         super().build()
         self.return_scale = ReturnScale(self.config.gamma) if self.config.normalize_rewards else None
@@ -147,7 +150,8 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
 
     def observe(self, step: Step) -> None:
         """Updates the running statistics of observations and returns, if there are any, with a step of all environments."""
-        block = Step(*(None if field is None else field[None] for field in step))  # type: ignore[arg-type]
+        fields: tuple[Any, ...] = step._replace(values=None)
+        block = Step(*(None if field is None else field[None] for field in fields))  # type: ignore[arg-type]
         self.observe_block(block, 0, len(step.reward))
 
     def observe_block(self, block: Step, first: int, num_envs: int) -> None:

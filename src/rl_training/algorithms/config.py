@@ -160,12 +160,14 @@ def decaying(value: Scheduled, final: float | None, steps: int) -> Schedule:
     return LinearSchedule(value, value if final is None else final, steps)
 
 
-def require_decay(name: str, value: Scheduled, final: float | None, final_name: str, steps: int, steps_name: str) -> None:
+def require_decay(config: AlgorithmConfig, name: str) -> None:
     """Refuses half of the short form of a linear decay, and the short form beside a schedule."""
-    if (final is None) != (steps == 0):
-        raise ValueError(f"{final_name} and {steps_name} go together: set both or neither")
-    if final is not None and isinstance(value, ScheduleConfig):
-        raise ValueError(f"{name} is a schedule already: leave out {final_name} and {steps_name}")
+    final, steps = f"final_{name}", f"{name}_decay_steps"
+    short = getattr(config, final) is not None
+    if short != (getattr(config, steps) > 0):
+        raise ValueError(f"{final} and {steps} go together: set both or neither")
+    if short and isinstance(getattr(config, name), ScheduleConfig):
+        raise ValueError(f"{name} is a schedule already: leave out {final} and {steps}")
 
 
 class AlgorithmConfig(StrictModel):
@@ -243,8 +245,7 @@ class AlgorithmConfig(StrictModel):
 
     @model_validator(mode="after")
     def _decay_is_complete(self) -> AlgorithmConfig:
-        final, steps = self.final_learning_rate, self.learning_rate_decay_steps
-        require_decay("learning_rate", self.learning_rate, final, "final_learning_rate", steps, "learning_rate_decay_steps")
+        require_decay(self, "learning_rate")
         return self
 
 

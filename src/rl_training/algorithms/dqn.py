@@ -8,18 +8,9 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
+from rl_training.algorithms.q_values import Values, allowed, select_actions, take_action
 from rl_training.algorithms.update import NOTHING, Known
-from rl_training.algorithms.value import (
-    LossOutput,
-    TDErrorConfig,
-    ValueAlgorithm,
-    ValueConfig,
-    Values,
-    allowed,
-    make_body,
-    select_actions,
-    take_action,
-)
+from rl_training.algorithms.value import LossOutput, TDErrorConfig, ValueAlgorithm, ValueConfig, make_body
 from rl_training.models import QNetwork
 from rl_training.types import SpaceSpec, TransitionBatch
 

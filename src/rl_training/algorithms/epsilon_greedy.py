@@ -64,6 +64,8 @@ class EpsilonGreedyConfig(OffPolicyConfig):
 class EpsilonPolicy(Policy):
     """Epsilon-greedy acting on Q-values. Each environment draws separately whether to explore."""
 
+    passes_q_values = False  # whether ``act`` returns them in its extras
+
     def __init__(self, network: nn.Module, spec: SpaceSpec, config: EpsilonGreedyConfig) -> None:
         super().__init__(network, spec)
         self._warm_up = config.learning_starts
@@ -128,8 +130,11 @@ class EpsilonGreedyPolicy(EpsilonPolicy):
         if rng is None:
             return PolicyOutput(greedy_actions(self.q(obs), action_mask), carry, {})
         explore, action = self.draw(rng, env_steps, len(obs), action_mask)
-        if not explore.all():
-            action = np.where(explore, action, greedy_actions(self.q(obs, self._noisy), action_mask))
+        if self.passes_q_values or not explore.all():
+            q_values = self.q(obs, self._noisy)
+            action = np.where(explore, action, greedy_actions(q_values, action_mask))
+            if self.passes_q_values:
+                return PolicyOutput(action, carry, {"q_values": q_values})
         return PolicyOutput(action, carry, {})
 
     def q(self, obs: Array, noisy: bool = False) -> Array:

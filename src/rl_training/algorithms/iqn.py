@@ -11,17 +11,10 @@ from torch import Tensor
 
 from rl_training.algorithms.config import Positive, PositiveNumber
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
+from rl_training.algorithms.q_values import Values, select_actions, take_action
 from rl_training.algorithms.qr_dqn import quantile_huber_loss, quantile_levels
 from rl_training.algorithms.update import NOTHING, Draw, Known
-from rl_training.algorithms.value import (
-    LossOutput,
-    ValueAlgorithm,
-    ValueConfig,
-    Values,
-    make_body,
-    select_actions,
-    take_action,
-)
+from rl_training.algorithms.value import LossOutput, ValueAlgorithm, ValueConfig, make_body
 from rl_training.models import ValueHead, ValueNetwork
 from rl_training.models.encoder import Encoder
 from rl_training.models.mlp import make_mlp

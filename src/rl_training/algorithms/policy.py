@@ -54,6 +54,7 @@ class Policy(ABC):
         self.spec = spec
 
     @final
+    @np.errstate(over="ignore", invalid="ignore")  # whoever acts notices what is not finite, and explains it
     def act(
         self,
         obs: Array,
@@ -64,8 +65,7 @@ class Policy(ABC):
         action_mask: NDArray[np.bool_] | None = None,
     ) -> PolicyOutput:
         """Actions for one observation per environment. With ``rng`` the policy explores; without, it is deterministic."""
-        with np.errstate(over="ignore", invalid="ignore"):  # whoever acts notices what is not finite, and explains it
-            return self.choose(ActInput(obs, carry, rng, env_steps, action_mask))
+        return self.choose(ActInput(obs, carry, rng, env_steps, action_mask))
 
     @abstractmethod
     def choose(self, given: ActInput) -> PolicyOutput:

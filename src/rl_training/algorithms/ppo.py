@@ -63,8 +63,7 @@ class ClippedConfig(ActorCriticConfig):
 
     @model_validator(mode="after")
     def _clip_decay_is_complete(self) -> ClippedConfig:
-        final, steps = self.final_clip_range, self.clip_range_decay_steps
-        require_decay("clip_range", self.clip_range, final, "final_clip_range", steps, "clip_range_decay_steps")
+        require_decay(self, "clip_range")
         return self
 
 

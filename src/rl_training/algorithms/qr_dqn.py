@@ -9,16 +9,9 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.config import Positive, PositiveNumber
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
+from rl_training.algorithms.q_values import Values, select_actions, take_action
 from rl_training.algorithms.update import NOTHING, Known
-from rl_training.algorithms.value import (
-    LossOutput,
-    ValueAlgorithm,
-    ValueConfig,
-    Values,
-    make_body,
-    select_actions,
-    take_action,
-)
+from rl_training.algorithms.value import LossOutput, ValueAlgorithm, ValueConfig, make_body
 from rl_training.models import QuantileQNetwork
 from rl_training.types import SpaceSpec, TransitionBatch
 

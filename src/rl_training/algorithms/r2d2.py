@@ -49,6 +49,10 @@ class R2D2Config(RecurrentValueConfig):
     previous_inputs: bool = Field(False, description="also feed the previous action and reward to the LSTM")
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
 
+    @property
+    def prioritizes(self) -> bool:
+        return True
+
     @model_validator(mode="after")
     def _sequences_advance(self) -> R2D2Config:
         problem = cutting_problem(self.sequence_length, self.overlap, self.burn_in)
@@ -124,4 +128,5 @@ class R2D2(RecurrentQLearning[R2D2Config]):
             overlap=config.overlap,
             burn_in=config.burn_in,
             previous_actions=spec.action.count if config.previous_inputs else 0,
+            eta=config.priority_eta,
         )

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.config import Fraction, ImageConfig, Number, Positive
+from rl_training.algorithms.config import Fraction, Number, Positive
 from rl_training.algorithms.epsilon_greedy import EpsilonPolicy, greedy_actions
 from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.update import Known, StageLoss
@@ -19,7 +19,7 @@ from rl_training.algorithms.value import QLearning, QLearningConfig, TDErrorConf
 from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer
 from rl_training.data.replay import Replay
 from rl_training.errors import ConfigError
-from rl_training.models import EncoderConfig, LSTMQNetwork
+from rl_training.models import LSTMQNetwork
 from rl_training.models.action_head import index_to_env
 from rl_training.models.observation import encode_observation
 from rl_training.models.recurrent.make_core import Cell
@@ -27,7 +27,7 @@ from rl_training.schedules import Schedule
 from rl_training.types import Array, Carry, PolicyOutput, SequenceBatch, SpaceSpec
 
 
-class RecurrentValueConfig(TDErrorConfig, ImageConfig, QLearningConfig):
+class RecurrentValueConfig(TDErrorConfig, QLearningConfig):
     """Settings of the value-based algorithms with an LSTM."""
 
     buffer_size: Positive = Field(100_000, description="steps kept for replay")
@@ -53,7 +53,6 @@ class RecurrentValueConfig(TDErrorConfig, ImageConfig, QLearningConfig):
         description="mean: over all steps of a batch; sum: over the steps of each sequence, then the mean over sequences, "
         "which makes gradients up to sequence_length times as large",
     )
-    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
 
     @model_validator(mode="after")
     def _one_kind_of_target(self) -> RecurrentValueConfig:
@@ -94,7 +93,7 @@ class RecurrentQPolicy(EpsilonPolicy):
             taken = np.zeros_like(previous)  # its last column, the reward, is set by ``note_reward``
             taken[np.arange(len(action)), action] = 1.0
             after = (*after, taken)
-        return PolicyOutput(action, after, {})
+        return PolicyOutput(action, after, {"q_values": q_values} if self.passes_q_values else {})
 
     def initial_carry(self, num_envs: int) -> Carry:
         state = self.network.core.initial_state(num_envs)
@@ -254,15 +253,20 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
             q_values, chooser = self._unroll(self.policy.network, batch, steps), None
         with torch.no_grad():
             values = state_values(next_q_values, chooser, batch.action_mask)
-            value = self.to_returns(values.gather(0, batch.bootstrap))
+            value = values.gather(0, batch.bootstrap)
             if self.config.trace_lambda:
+                value = self.to_returns(value)
                 taken = self.to_returns(next_q_values[:steps].gather(2, batch.action.unsqueeze(2)).squeeze(2))
                 mask = None if batch.action_mask is None else batch.action_mask[:steps]
                 greedy = is_greedy((next_q_values if chooser is None else chooser)[:steps], batch.action, mask)
-                target = trace_targets(batch, value, taken, greedy, self.config.trace_lambda)
+                target = self.from_returns(trace_targets(batch, value, taken, greedy, self.config.trace_lambda))
             else:
-                target = batch.reward + batch.discount * value
-        return sequence_td_loss(q_values, batch.action, self.from_returns(target), self.config.huber_delta)
+                target = self.targets(batch.reward, batch.discount, value)
+        return sequence_td_loss(q_values, batch.action, target, self.config.huber_delta)
+
+    def targets(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
+        """The targets of the Q-values; ``value`` is the value to bootstrap from."""
+        return self.from_returns(reward + discount * self.to_returns(value))
 
     def to_returns(self, value: Tensor) -> Tensor:
         """What the network predicts -> the returns that it stands for."""
@@ -270,6 +274,10 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
 
     def from_returns(self, target: Tensor) -> Tensor:
         """The inverse of ``to_returns``."""
+        return target
+
+    def _targets_of_arrays(self, reward: Array, discount: Array, value: Array) -> Array:
+        target: Array = self.targets(*map(torch.from_numpy, (reward, discount, value))).numpy()
         return target
 
     def priorities(self, error: Tensor, mask: Tensor) -> Tensor | None:
@@ -317,6 +325,7 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
                 "masked_actions": spec.action.masked_count,
                 "rng": self.streams["replay"],
                 "device": self.target_network.vector.device,
+                "targets": self._targets_of_arrays if self.actor_priorities else None,
             }
         )
         return Replay(
@@ -330,7 +339,9 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     @classmethod
     def make_recorder(cls, config: RecurrentConfigT, policy: Policy, num_envs: int) -> RecurrentRecorder:
         assert isinstance(policy, RecurrentQPolicy)
-        return RecurrentRecorder(policy.network.core.initial_state(num_envs))
+        overlap, burn_in = getattr(config, "overlap", 0), getattr(config, "burn_in", 0)
+        stride = config.sequence_length - overlap
+        return RecurrentRecorder(policy.network.core.initial_state(num_envs), stride, burn_in)
 
     def make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:
         """The buffer; ``options`` are the arguments that DRQN and R2D2 have in common."""
@@ -344,14 +355,7 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
 def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
     """The keyword arguments that the network takes from the config."""
     return {
-        "encoder": EncoderConfig(
-            style=config.style(),
-            cnn=config.cnn,
-            cnn_layers=config.cnn_layers,
-            standardise=config.normalize_observations,
-            orthogonal=config.init == "orthogonal",
-            custom=config.custom_network(),
-        ),
+        "encoder": config.encoder(),
         "encoder_sizes": config.encoder_sizes,
         "lstm_size": config.lstm_size,
         "lstm_layers": config.lstm_layers,

@@ -67,9 +67,13 @@ def old_names(model: type[BaseModel]) -> dict[str, str]:
 
 def current_name(model: type[BaseModel], name: str) -> str:
     """The current name of a setting. An old name gives a warning; any other name is returned unchanged."""
-    current = old_names(model).get(name, name)
+    return _renamed(old_names(model), name)
+
+
+def _renamed(names: Mapping[str, str], name: str) -> str:
+    current = names.get(name, name)
     if current != name:
-        warnings.warn(f"the setting '{name}' is now called '{current}'; use that name", UserWarning, stacklevel=2)
+        warnings.warn(f"the setting '{name}' is now called '{current}'; use that name", UserWarning, stacklevel=3)
     return current
 
 
@@ -77,8 +81,9 @@ def with_current_names(model: type[BaseModel], data: Mapping[str, Any]) -> dict[
     """The values of a model's settings under their current names."""
     values: dict[str, Any] = {}
     given_as: dict[str, str] = {}
+    names = old_names(model)
     for name, value in data.items():
-        current = current_name(model, name)
+        current = _renamed(names, name)
         if current in values:
             raise ValueError(f"'{current}' is given twice: as '{given_as[current]}' and as '{name}'; keep only '{current}'")
         values[current], given_as[current] = value, name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -14,6 +14,7 @@ from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.config import Count, Fraction, ImageConfig, Positive, PositiveNumber
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyConfig, EpsilonGreedyPolicy, EpsilonPolicy
 from rl_training.algorithms.optimizer import make_optimizer
+from rl_training.algorithms.q_values import Values
 from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel, searched
 from rl_training.algorithms.update import NOTHING, Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import BatchT, Replay
@@ -26,7 +27,7 @@ from rl_training.schedules import importance_exponent
 from rl_training.types import SpaceSpec, TransitionBatch, UpdateResult
 
 
-class QLearningConfig(EpsilonGreedyConfig):
+class QLearningConfig(ImageConfig, EpsilonGreedyConfig):
     """Settings of every algorithm that learns action values."""
 
     double: bool = Field(False, description="choose the bootstrap action with the online network")
@@ -35,6 +36,23 @@ class QLearningConfig(EpsilonGreedyConfig):
         500, description="updates between target updates", json_schema_extra=searched(log=[10, 5000])
     )
     normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
+    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
+
+    @property
+    def prioritizes(self) -> bool:
+        """Whether replay is prioritised."""
+        return False
+
+    def encoder(self) -> EncoderConfig:
+        """How the encoder of observations is made."""
+        return EncoderConfig(
+            style=self.style(),
+            cnn=self.cnn,
+            cnn_layers=self.cnn_layers,
+            standardise=self.normalize_observations,
+            orthogonal=self.init == "orthogonal",
+            custom=self.custom_network(),
+        )
 
 
 class TDErrorConfig(StrictModel):
@@ -47,11 +65,10 @@ class TDErrorConfig(StrictModel):
     )
 
 
-class ValueConfig(ImageConfig, QLearningConfig):
+class ValueConfig(QLearningConfig):
     """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the options enabled."""
 
     hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
-    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
     noisy: bool = Field(
         False,
@@ -70,6 +87,10 @@ class ValueConfig(ImageConfig, QLearningConfig):
         json_schema_extra=MAY_CHANGE,
     )
 
+    @property
+    def prioritizes(self) -> bool:
+        return self.prioritized
+
 
 QConfigT = TypeVar("QConfigT", bound=QLearningConfig)
 ValueConfigT = TypeVar("ValueConfigT", bound=ValueConfig)
@@ -81,30 +102,6 @@ class LossOutput(NamedTuple):
     loss: Tensor  # (batch,)
     metrics: Mapping[str, Tensor]  # each (batch,)
     priority: Tensor  # (batch,)
-
-
-#: a network as a function of observations, and of the random inputs that it may need
-Values = Callable[..., Tensor]
-
-
-def allowed(q_values: Tensor, batch: TransitionBatch) -> Tensor:
-    """Q-values at the next observation, minus infinity where the action is not allowed there."""
-    if batch.next_action_mask is None:
-        return q_values
-    return q_values.masked_fill(~batch.next_action_mask, -torch.inf)
-
-
-def select_actions(q_values: Tensor, batch: TransitionBatch) -> Tensor:
-    """The action to bootstrap from, (batch,): the best of those allowed at the next observation."""
-    return allowed(q_values, batch).argmax(dim=1)
-
-
-def take_action(values: Tensor, action: Tensor) -> Tensor:
-    """(batch, action, ...) and (batch,) -> the values of these actions, (batch, ...)."""
-    index = action.unsqueeze(1)
-    if values.dim() == 3:
-        index = index.unsqueeze(2).expand(-1, 1, values.shape[2])
-    return values.gather(1, index).squeeze(1)
 
 
 class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
@@ -186,6 +183,7 @@ class ValueAlgorithm(QLearning[ValueConfigT, TransitionBatch]):
             clip_reward=config.clip_reward,
             rng=self.streams["replay"],
             device=self.target_network.vector.device,
+            actor_priorities=self.actor_priorities,
         )
 
 
@@ -199,12 +197,5 @@ def make_body(config: ValueConfig, spec: SpaceSpec, generator: torch.Generator, 
         atoms=atoms,
         dueling=config.dueling,
         noisy=config.noisy,
-        encoder=EncoderConfig(
-            style=config.style(),
-            cnn=config.cnn,
-            cnn_layers=config.cnn_layers,
-            standardise=config.normalize_observations,
-            orthogonal=config.init == "orthogonal",
-            custom=config.custom_network(),
-        ),
+        encoder=config.encoder(),
     )

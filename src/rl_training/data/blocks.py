@@ -6,7 +6,8 @@ reset, and a stack of frames adds one frame to the stack before. The compact for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -54,10 +55,8 @@ def _at(value: Any, t: int) -> Any:
     return None if value is None else value[t]
 
 
-def joined(transitions: Sequence[Transitions]) -> Transitions | None:
-    """The transitions of several steps in one batch; None if there are none."""
-    if not transitions:
-        return None
+def joined(transitions: Sequence[Transitions]) -> Transitions:
+    """The transitions of several steps in one batch."""
     columns: list[Any] = [None if values[0] is None else np.concatenate(values) for values in zip(*transitions, strict=True)]
     return Transitions(*columns)
 
@@ -71,18 +70,55 @@ class CompactSteps(NamedTuple):
     next_obs: Array  # (time, env, ...)
     rest: Step  # the block with empty observations
 
+    def obs_at(self, t: int, env: int) -> Array:
+        """The observation before step t of an environment, which is the first step or follows a reset."""
+        before = np.count_nonzero(self.is_after_reset.ravel()[: t * self.is_after_reset.shape[1] + env])
+        obs: Array = self.first[env] if t == 0 else self.after_reset[before]
+        return obs
 
-def compact(block: Step, frame_channels: int | None = None) -> CompactSteps:
-    """The compact form of a block. ``frame_channels`` is the number of channels of a frame if observations are stacks of
-    frames; where they are not stacked as they should be, they are kept whole."""
-    obs, next_obs = block.obs, block.next_obs
-    reset = np.zeros(block.reward.shape, np.bool_)
-    reset[1:] = block.ended[:-1]
+
+def compact(steps: Sequence[Step], frame_channels: int | None = None) -> CompactSteps:
+    """The compact form of consecutive steps. ``frame_channels`` is the number of channels of a frame if observations are
+    stacks of frames; where they are not stacked as they should be, they are kept whole."""
     c = frame_channels
-    if c is not None and c < obs.shape[2] and np.array_equal(next_obs[:, :, :-c], obs[:, :, c:]):
-        next_obs = np.ascontiguousarray(next_obs[:, :, -c:])
-    nothing = obs[:0]
-    return CompactSteps(obs[0], obs[reset], reset, next_obs, block._replace(obs=nothing, next_obs=nothing))
+    first = steps[0].obs
+    next_obs = [step.next_obs for step in steps]
+    if c is not None and c < first.shape[1] and all(np.array_equal(s.next_obs[:, :-c], s.obs[:, c:]) for s in steps):
+        next_obs = [array[:, -c:] for array in next_obs]
+    fresh = [step.obs[before.ended] for before, step in pairwise(steps)]
+    nothing = first[:0]
+    rest = stacked([step._replace(obs=nothing, next_obs=nothing) for step in steps])
+    reset = np.zeros(rest.reward.shape, np.bool_)
+    reset[1:] = rest.ended[:-1]
+    return CompactSteps(first, np.concatenate([nothing, *fresh]), reset, np.stack(next_obs), rest)
+
+
+class Span(NamedTuple):
+    """Consecutive steps of one environment of a block, all of one episode."""
+
+    env: int
+    begin: int
+    end: int
+
+    @property
+    def place(self) -> tuple[slice, int]:
+        """Where they are in an array (time, env, ...)."""
+        return slice(self.begin, self.end), self.env
+
+
+def spans(block: CompactSteps, longest: int) -> Iterator[Span]:
+    """All steps of a block, of one environment after the other, in spans of at most ``longest`` steps. Steps that an
+    environment has not made are left out."""
+    present, last = block.rest.present, block.rest.ended
+    if present is not None:
+        last = last | ~present
+    for env in range(last.shape[1]):
+        begin = 0
+        for at in (*np.flatnonzero(last[:-1, env]).tolist(), len(last) - 1):
+            end = at + 1 if present is None or present[at, env] else at
+            for first in range(begin, end, longest):
+                yield Span(env, first, min(first + longest, end))
+            begin = at + 1
 
 
 def expanded(steps: CompactSteps) -> Step:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_training.data.acting_values import Targets
 from rl_training.data.frames import Frames, StackCheck
 from rl_training.data.item_queue import ItemQueue, RingCounters
 from rl_training.data.memory import require_memory
@@ -32,10 +33,22 @@ STEPS_PER_SPARE_SLOT = 20
 
 
 class _SlotPriorities(PriorityIndex):
-    """Priorities of slots, which can also be removed."""
+    """Priorities of slots, which can also be removed. What has changed is noted first, and then settled at once."""
 
-    def remove(self, slots: NDArray[np.int64]) -> None:
-        self._tree.set(slots, 0.0)
+    def __init__(self, capacity: int, alpha: float, rng: np.random.Generator) -> None:
+        super().__init__(capacity, alpha, rng)
+        self.changed: dict[int, bool] = {}  # slots of items added or retired since priorities were settled -> whether added
+        self.initial: dict[int, float] = {}  # the first priorities of those that were added; empty if they are not known
+
+    def settle(self) -> None:
+        """Gives the items that were added since the last call their priorities, and takes them from the retired ones."""
+        if self.changed:
+            slots, held = np.array(list(self.changed)), np.array(list(self.changed.values()))
+            new = slots[held]
+            self._tree.set(slots[~held], 0.0)
+            self.add(new, np.array([self.initial[slot] for slot in new.tolist()]) if self.initial else None)
+            self.changed.clear()
+            self.initial.clear()
 
     def update(self, indices: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
         held = self._tree.get(indices) > 0.0  # an item may have been overwritten since it was sampled
@@ -68,6 +81,8 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         *,
         slots: int,
         quotas: list[int],
+        longest_reach: int,
+        under_way: int,
         n_step: int,
         gamma: float,
         action_shape: tuple[int, ...],
@@ -76,16 +91,23 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         rng: np.random.Generator,
         device: torch.device | str,
         alpha: float | None,
+        targets: Targets | None,
         further_columns: Mapping[str, np.dtype[Any]],
         further_bytes: int = 0,
         what: str,
     ) -> None:
-        """``slots`` and ``quotas`` (of items) are per environment; ``what`` names the replay in an out-of-memory error."""
+        """``slots`` and ``quotas`` (of items) are per environment. What an item needs begins at most ``longest_reach`` before
+        it, and what an incomplete item needs is among the newest ``under_way`` slots. With ``targets``, steps come with the
+        Q-values of acting. ``what`` names the replay in an out-of-memory error."""
         self._stacks = StackCheck(frames)
         self.n_step, self.gamma = n_step, gamma
+        self._powers = np.array([gamma**k for k in range(n_step + 1)])
+        self._longest_reach, self._under_way = longest_reach, under_way
         self._rng = rng
         self._rings = [RingCounters(quota) for quota in quotas]
         layout = {**_layout(frames.dtype, np.dtype((action_dtype, action_shape)), masked_actions), **further_columns}
+        if targets is not None:  # of one step the Q-value of the action, until its window is complete: then the TD error
+            layout["error"] = np.dtype(np.float32)
         total = len(quotas) * slots
         needed = total * sum(dtype.itemsize for dtype in layout.values()) + 8 * len(quotas) * max(quotas)
         tree = 0 if alpha is None else SumTree.bytes_of(total)
@@ -93,7 +115,7 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         super().__init__(layout, len(quotas), slots, frames, torch.device(device))
         self._queue = ItemQueue(self._rings)
         self._priorities = None if alpha is None else _SlotPriorities(total, alpha, rng)
-        self._changed: dict[int, bool] = {}  # slots of items added or retired since priorities were settled -> whether added
+        self._targets = targets
 
     def __len__(self) -> int:
         """The number of items that can be sampled: complete, and with no slot overwritten."""
@@ -150,46 +172,43 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         """The first positions of the items that a step has completed; ``windows`` are the n-step windows it completed."""
 
     @abstractmethod
-    def _reach(self, env: int, position: int) -> int:
-        """The oldest position that the item at this position needs. It never decreases from one item to the next."""
+    def _reach(self, env: int, positions: Any) -> Any:
+        """The oldest position that the item at a position needs, at most ``_longest_reach`` before; of one position or of an
+        array. It never decreases from one item to the next."""
 
-    def _add_steps(self, step: Step, envs: Sequence[int], first: int) -> None:
-        """Adds one step of these environments; row 0 is that of environment ``first``. Observations are whole stacks, oldest
-        frame first. The priorities of what has changed are then to be settled."""
-        self._check(step, envs, first)
+    def _add_step(self, step: Step, envs: Sequence[int]) -> None:
+        """Adds one step of these environments. Observations are whole stacks, oldest frame first. The priorities of what has
+        changed are then to be settled."""
+        self._stacks.check(step)
+        self._check_continues(step.obs, envs)
         for env in envs:
-            self._add_one(env, env - first, step)
+            self._add_one(env, step)
 
     def _settle_priorities(self) -> None:
-        """Gives the items that were added since the last call their priorities, and takes them from the retired ones."""
-        if self._priorities is not None and self._changed:
-            slots = np.array(list(self._changed))
-            held = np.array(list(self._changed.values()))
-            self._priorities.remove(slots[~held])
-            self._priorities.add(slots[held])
-        self._changed.clear()
+        if self._priorities is not None:
+            self._priorities.settle()
 
-    def _check(self, step: Step, envs: Sequence[int], first: int) -> None:
-        """Checks that the observations continue from those stored, and that stacks can be rebuilt from single frames."""
-        self._stacks.check(step)
+    def _check_continues(self, obs: Array, envs: Sequence[int], first: int = 0) -> None:
+        """Checks that the observations of these environments, the first row that of environment ``first``, continue from
+        those stored."""
         for env in envs:
             ring = self._rings[env]
             newest = self._columns["frame"][self._slot(env, ring.written - 1)]
-            if ring.running and not np.array_equal(self._frames.newest(step.obs[env - first]), newest):
+            if ring.running and not np.array_equal(self._frames.newest(obs[env - first]), newest):
                 raise ValueError(f"environment {env} does not continue from its last observation; call discard after a reset")
 
-    def _add_one(self, env: int, row: int, step: Step) -> None:
+    def _add_one(self, env: int, step: Step) -> None:
         ring, columns = self._rings[env], self._columns
         if not ring.running:
-            self._begin(env, step.obs[row])
+            self._begin(env, step.obs[env])
         position = ring.written - 1
         slot = self._slot(env, position)
-        columns["action"][slot] = step.action[row]
-        columns["reward"][slot] = step.reward[row]
-        self._append(env, self._frames.newest(step.next_obs[row]), int(columns["age"][slot]) + 1)
+        columns["action"][slot] = step.action[env]
+        columns["reward"][slot] = step.reward[env]
+        self._append(env, self._frames.newest(step.next_obs[env]), int(columns["age"][slot]) + 1)
         if "action_mask" in columns and step.next_action_mask is not None:
-            columns["action_mask"][self._slot(env, position + 1)] = step.next_action_mask[row]
-        terminated, ended = bool(step.terminated[row]), bool(step.ended[row])
+            columns["action_mask"][self._slot(env, position + 1)] = step.next_action_mask[env]
+        terminated, ended = bool(step.terminated[env]), bool(step.ended[env])
         complete = position + 1 if ended else position + 2 - self.n_step  # the first incomplete window
         windows = range(ring.waiting, max(ring.waiting, complete))
         for begin in windows:
@@ -231,17 +250,19 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         length = last + 1 - begin
         columns["reward"][slot] = total
         columns["length"][slot] = length
-        columns["discount"][slot] = 0.0 if terminated else self.gamma**length
+        columns["discount"][slot] = 0.0 if terminated else self._powers[length]
 
     def _enqueue(self, env: int, begin: int) -> None:
         ring = self._rings[env]
         if len(ring) == ring.quota:
             self._retire(env)
         self._queue.push(env, begin)
-        self._changed[self._slot(env, begin)] = True
+        if self._priorities is not None:
+            self._priorities.changed[self._slot(env, begin)] = True
 
     def _retire(self, env: int) -> None:
-        self._changed[self._slot(env, self._queue.oldest(env))] = False
+        if self._priorities is not None:
+            self._priorities.changed[self._slot(env, self._queue.oldest(env))] = False
         self._rings[env].retired += 1
 
     # -- reading

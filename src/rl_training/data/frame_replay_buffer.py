@@ -14,14 +14,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_training.data.blocks import item_at
-from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, EpisodeRings, equal_shares
+from rl_training.data.acting_values import Targets
+from rl_training.data.block_rings import BlockRings
+from rl_training.data.blocks import CompactSteps, spans
+from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, equal_shares
 from rl_training.data.frames import make_frames
 from rl_training.errors import ConfigError
-from rl_training.types import ObservationSpec, Step, TransitionBatch
+from rl_training.types import Array, ObservationSpec, Step, TransitionBatch
 
 
-class FrameReplayBuffer(EpisodeRings):
+class FrameReplayBuffer(BlockRings):
     """The newest ``capacity`` n-step transitions, an equal share for each environment; uniform, or prioritised by ``alpha``.
 
     ``add`` takes steps of all environments. An episode of L steps takes L + 1 slots, and up to ``stack`` - 1 more if its
@@ -47,9 +49,11 @@ class FrameReplayBuffer(EpisodeRings):
         alpha: float | None = None,
         batch_size: int = 0,
         observation: ObservationSpec | None = None,
+        targets: Targets | None = None,
     ) -> None:
         """``observation`` is the spec, if it is not a plain image of bytes. ``batch_size`` is the number of transitions that
-        an update will need; with too few for ever, there is a warning."""
+        an update will need; with too few for ever, there is a warning. With ``targets``, blocks come with the Q-values of
+        acting, from which items get their first priorities."""
         if capacity < num_envs:
             raise ConfigError(f"algo_kwargs.buffer_size ({capacity}) must be at least num_envs ({num_envs})")
         self.capacity = capacity
@@ -59,6 +63,8 @@ class FrameReplayBuffer(EpisodeRings):
             make_frames(obs_shape, self._obs_dtype, stack, observation),
             slots=shares[0] + shares[0] // STEPS_PER_SPARE_SLOT + n_step + 3 * stack + 2,
             quotas=shares,
+            longest_reach=stack - 1,
+            under_way=n_step + 2 * stack,
             n_step=n_step,
             gamma=gamma,
             action_shape=action_shape,
@@ -67,6 +73,7 @@ class FrameReplayBuffer(EpisodeRings):
             rng=rng,
             device=device,
             alpha=alpha,
+            targets=targets,
             further_columns={},
             what=f"a replay of {capacity} transitions, each frame stored once,",
         )
@@ -77,18 +84,20 @@ class FrameReplayBuffer(EpisodeRings):
 
     def add(self, step: Step) -> None:
         """Adds one step of all environments. Observations are whole stacks, oldest frame first."""
-        self._add(step, 0)
-        self._settle_priorities()
-
-    def add_block(self, block: Step, first: int) -> None:
-        """Adds several steps, (time, env, ...), of environment ``first`` and those after it."""
-        for t in range(len(block.reward)):
-            self._add(item_at(block, t), first)
-        self._settle_priorities()
-
-    def _add(self, step: Step, first: int) -> None:
         assert step.obs.dtype == step.next_obs.dtype == self._obs_dtype
-        self._add_steps(step, [first + env for env in step.envs] if first else step.envs, first)
+        self._add_step(step, step.envs)
+        self._settle()
+
+    def add_block(self, block: CompactSteps, first: int) -> None:
+        """Adds several steps of environment ``first`` and those after it."""
+        assert block.first.dtype == block.next_obs.dtype == self._obs_dtype
+        self._check_block(block, first)
+        for span in spans(block, self._longest_span):
+            self._add_span(first + span.env, block, span)
+        self._settle()
+
+    def _settle(self) -> None:
+        self._settle_priorities()
         if self._batch_size and min(ring.written for ring in self._rings) >= self._look_at:
             self._look_at += self._slots
             self._warn_if_too_few(len(self))
@@ -110,8 +119,11 @@ class FrameReplayBuffer(EpisodeRings):
     def _items(self, env: int, windows: range, ended: bool) -> range:
         return windows
 
-    def _reach(self, env: int, position: int) -> int:
-        return position - int(self._columns["age"][self._slot(env, position)])
+    def _reach(self, env: int, positions: Any) -> Any:
+        return positions - self._columns["age"][env * self._slots + positions % self._slots]
+
+    def _first_priorities(self, env: int, positions: NDArray[np.int64]) -> Array:
+        return self._columns["error"][env * self._slots + positions % self._slots]
 
     def sample(self, batch_size: int, beta: float = 0.4) -> TransitionBatch:
         """Samples transitions with replacement; if prioritised, with importance weights of exponent ``beta``."""

@@ -34,7 +34,7 @@ class Frames(ABC):
 
     @abstractmethod
     def newest(self, obs: Array) -> Array:
-        """What a slot stores of one observation."""
+        """What slots store of observations, (..., *shape)."""
 
     @abstractmethod
     def split(self, obs: Array) -> Sequence[Array]:
@@ -47,6 +47,12 @@ class Frames(ABC):
     @abstractmethod
     def rebuild(self, column: Array, slots: NDArray[np.int64]) -> torch.Tensor:
         """The observations (row, batch, ...) whose frames are in these slots (row, batch, stack) of a column."""
+
+    def windows(self, column: Array, slots: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+        """The observations (row, batch, ...) of sequences whose frames follow each other in these slots (batch, frame): row r
+        has the ``stack`` frames from r on."""
+        runs = np.lib.stride_tricks.sliding_window_view(slots, self.stack, axis=1)
+        return self.rebuild(column, runs.swapaxes(0, 1)).to(device)
 
     @abstractmethod
     def images(self, obs: Array) -> list[Array]:
@@ -78,10 +84,12 @@ class PlainFrames(Frames):
     def __init__(self, obs_shape: tuple[int, ...], obs_dtype: type[np.generic], stack: int) -> None:
         super().__init__(stack)
         self._channels = _require_stacks(obs_shape[0], stack)
+        self._newest: Any = (..., slice(-self._channels, None), *[slice(None)] * (len(obs_shape) - 1))
         self.dtype = np.dtype((obs_dtype, (self._channels, *obs_shape[1:])))
 
     def newest(self, obs: Array) -> Array:
-        return obs[-self._channels :]
+        newest: Array = obs[self._newest]
+        return newest
 
     def split(self, obs: Array) -> Sequence[Array]:
         frames: Array = obs.reshape(self.stack, self._channels, *obs.shape[1:])
@@ -99,6 +107,16 @@ class PlainFrames(Frames):
             for row in range(rows):
                 column.take(slots[row, part], axis=0, out=stacks[row, part].numpy(), mode="clip")
         return stacks.view(rows, batch, self.stack * self._channels, *column.shape[2:])
+
+    def windows(self, column: Array, slots: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+        """A view: each frame is in memory once for all the stacks of its sequence."""
+        batch, count = slots.shape
+        frames = torch.empty((batch, count, *column.shape[1:]), dtype=torch.from_numpy(column[:0]).dtype)
+        column.take(slots, axis=0, out=frames.numpy(), mode="clip")
+        frames = frames.to(device)
+        sequence, frame, *pixels = frames.stride()
+        shape = (count - self.stack + 1, batch, self.stack * self._channels, *column.shape[2:])
+        return frames.as_strided(shape, (frame, sequence, *pixels))
 
     def images(self, obs: Array) -> list[Array]:
         return [obs] if obs.ndim == 4 else []
@@ -124,12 +142,12 @@ class MixedFrames(Frames):
         self.dtype = np.dtype((np.uint8, (end,)))
 
     def _frame(self, obs: Array, age: int) -> Array:
-        """The frame of this age, 0 the newest."""
-        frame: Array = np.empty(self.dtype.shape, np.uint8)
+        """The frames of this age, 0 the newest."""
+        frame: Array = np.empty((*obs.shape[:-1], *self.dtype.shape), np.uint8)
         for is_image, place, slot in self._places:
             size = slot.stop - slot.start
             begin = place.stop - (age + 1) * size if is_image else place.start
-            frame[slot] = obs[begin : begin + size]
+            frame[..., slot] = obs[..., begin : begin + size]
         return frame
 
     def newest(self, obs: Array) -> Array:
@@ -166,9 +184,15 @@ class StackCheck:
         self._frames, self._stack = frames, frames.stack
         self._checks_left = STACK_CHECKS
 
-    def check(self, step: Step) -> None:
-        """Each observation must be the previous one shifted by one frame: only then can stacks be rebuilt."""
-        if self._stack == 1 and not self._checks_left:
+    @property
+    def looks(self) -> bool:
+        """Whether ``check`` still does anything."""
+        return self._stack > 1 or self._checks_left > 0
+
+    def check(self, step: Step, first: int = 0) -> None:
+        """Each observation must be the previous one shifted by one frame: only then can stacks be rebuilt. Row 0 of the step
+        is environment ``first``."""
+        if not self.looks:
             return
         obs, next_obs = step.obs, step.next_obs
         if step.present is not None:
@@ -178,20 +202,20 @@ class StackCheck:
         images = zip(self._frames.images(obs), self._frames.images(next_obs), strict=True)
         if self._stack > 1:
             for image, next_image in images:
-                self._require_moved(image, next_image)
+                self._require_moved(image, next_image, [first + row for row in step.envs])
             return
         self._checks_left -= 1
         for image, next_image in images:
             if self._checks_left:
                 self._warn_of_stacks(image[0], next_image[0])
 
-    def _require_moved(self, obs: Array, next_obs: Array) -> None:
+    def _require_moved(self, obs: Array, next_obs: Array, envs: Sequence[int]) -> None:
         channels = obs.shape[1] // self._stack
         moved = next_obs[:, :-channels] == obs[:, channels:]
         if not moved.all():
-            env = int(np.flatnonzero(~moved.reshape(len(moved), -1).all(axis=1))[0])
+            row = int(np.flatnonzero(~moved.reshape(len(moved), -1).all(axis=1))[0])
             raise ConfigError(
-                f"environment {env} does not stack {self._stack} frames: its observation after a step does not start "
+                f"environment {envs[row]} does not stack {self._stack} frames: its observation after a step does not start "
                 f"with the last {self._stack - 1} frames of the previous one; set frame_stack to the number of frames "
                 "that it stacks"
             )

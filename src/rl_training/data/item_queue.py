@@ -42,6 +42,18 @@ class ItemQueue:
         self.positions[env, ring.queued % self.positions.shape[1]] = position
         ring.queued += 1
 
+    def extend(self, env: int, positions: NDArray[np.int64]) -> None:
+        """Adds several items, which may not be more than a row holds."""
+        ring = self._rings[env]
+        ring.queued += len(positions)
+        self.positions[env, np.arange(ring.queued - len(positions), ring.queued) % self.positions.shape[1]] = positions
+
+    def first(self, env: int, count: int) -> NDArray[np.int64]:
+        """The positions of an environment's oldest items."""
+        retired = self._rings[env].retired
+        first: NDArray[np.int64] = self.positions[env, np.arange(retired, retired + count) % self.positions.shape[1]]
+        return first
+
     def oldest(self, env: int) -> int:
         """The position of an environment's oldest item."""
         return int(self.positions[env, self._rings[env].retired % self.positions.shape[1]])

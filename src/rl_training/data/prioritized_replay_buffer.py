@@ -19,7 +19,8 @@ SMALLEST_PRIORITY = 1e-6
 class PriorityIndex:
     """Priorities p^alpha of numbered items: proportional, stratified sampling and importance weights.
 
-    ``alpha`` is applied once, when a priority is written. A new item gets the largest priority ever seen.
+    ``alpha`` is applied once, when a priority is written. A new item whose priority is not known gets the largest one that
+    was ever learned.
     """
 
     def __init__(self, capacity: int, alpha: float, rng: np.random.Generator) -> None:
@@ -38,9 +39,13 @@ class PriorityIndex:
         """The memory of what ``state_dict`` copies of them."""
         return 8 * self._tree.capacity
 
-    def add(self, indices: NDArray[np.int64]) -> None:
-        """Gives new items at these indices the largest priority."""
-        self._tree.set(indices, np.full(len(indices), self._largest**self.alpha))
+    def add(self, indices: NDArray[np.int64], priorities: NDArray[np.floating[Any]] | None = None) -> None:
+        """Gives new items at these indices their initial priorities, or the largest one where they are not known."""
+        values = np.full(len(indices), self._largest**self.alpha)
+        if priorities is not None:
+            known = np.isfinite(priorities)
+            values[known] = (np.abs(priorities[known]).astype(np.float64) + SMALLEST_PRIORITY) ** self.alpha
+        self._tree.set(indices, values)
 
     def update(self, indices: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
         """Sets the priorities of these items. If an index occurs twice, its last priority is kept."""
@@ -81,7 +86,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         start = self._next
         super().add(transitions)
         count = 1 if np.ndim(transitions.reward) == 0 else len(transitions.reward)
-        self._priorities.add((start + np.arange(count)) % self.capacity)
+        self._priorities.add((start + np.arange(count)) % self.capacity, transitions.priority)
 
     def sample(self, batch_size: int, beta: float = 0.4) -> TransitionBatch:
         """Samples ``batch_size`` transitions in proportion to their priorities."""

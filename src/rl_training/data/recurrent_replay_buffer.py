@@ -1,77 +1,17 @@
 """Replay of sequences for networks with memory (Hausknecht & Stone 2015, arXiv:1507.06527; stored states, burn-in and
-overlap: Kapturowski et al. 2019, OpenReview r1lyTjAqYX).
-
-A sequence is a part of one episode. Steps are stored once, in the rings, so overlap and burn-in cost no memory, and images
-are kept as single frames. Only the recurrent state at the start of a sequence is stored separately; at the start of an
-episode it is zero.
-"""
+overlap: Kapturowski et al. 2019, OpenReview r1lyTjAqYX)."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_training.data.blocks import item_at
-from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, EpisodeRings, equal_shares
-from rl_training.data.frames import make_frames
-from rl_training.data.segments import Ring
-from rl_training.errors import ConfigError
-from rl_training.types import Array, Carry, ObservationSpec, SequenceBatch, State, Step, reset_rows
+from rl_training.data.sequence_rings import SequenceRings
+from rl_training.types import Array, SequenceBatch
 
 
-class RecurrentStep(NamedTuple):
-    """A step of all environments, with the policy's recurrent state before it."""
-
-    step: Step
-    start: NDArray[np.bool_]  # (env,) whether the step is the first of its episode
-    state: Carry  # (env, ...) each
-
-
-class RecurrentRecorder:
-    """Adds to each step the recurrent state before it."""
-
-    def __init__(self, initial: Carry) -> None:
-        """``initial`` is the state at the start of an episode, (env, ...) each, all zero; a carry may have more arrays."""
-        self._state = initial
-        self._start = np.ones(len(initial[0]), np.bool_)
-
-    def record(self, step: Step, carry: Carry) -> RecurrentStep:
-        """``carry`` is the policy's carry after the step, not yet reset."""
-        recorded = RecurrentStep(step, self._start, self._state)
-        self._start = step.ended
-        self._state = reset_rows(carry[: len(self._state)], step.ended)
-        return recorded
-
-    def discard(self, env_index: int) -> None:
-        """Starts a new episode of an environment whose episode cannot continue."""
-        over = np.arange(len(self._start)) == env_index
-        self._start, self._state = self._start | over, reset_rows(self._state, over)
-
-    def state_dict(self) -> State:
-        return {"start": self._start.copy(), "state": [array.copy() for array in self._state]}
-
-    def load_state_dict(self, state: State) -> None:
-        self._start, self._state = np.array(state["start"]), tuple(np.array(array) for array in state["state"])
-
-
-def cutting_problem(sequence_length: int, overlap: int, burn_in: int) -> str | None:
-    """Why episodes cannot be cut into such sequences; None if they can."""
-    stride = sequence_length - overlap
-    if not 0 <= overlap < sequence_length:
-        return f"overlap ({overlap}) must be below sequence_length ({sequence_length})"
-    if not 0 <= burn_in <= stride:
-        return (
-            f"burn_in ({burn_in}) must be at most sequence_length - overlap ({stride}), so that every sequence except the "
-            "first of an episode has enough steps before it"
-        )
-    return None
-
-
-class RecurrentReplayBuffer(EpisodeRings):
+class RecurrentReplayBuffer(SequenceRings):
     """Sequences of ``sequence_length`` steps from about the newest ``capacity`` steps, an equal share for each environment.
 
     A sequence starts every ``sequence_length`` - ``overlap`` steps of an episode; the last one may be shorter and is padded
@@ -80,96 +20,6 @@ class RecurrentReplayBuffer(EpisodeRings):
     episode has no burn-in. With ``previous_actions`` (the number of actions) it also has the previous action and reward of
     each observation.
     """
-
-    def __init__(
-        self,
-        capacity: int,
-        obs_shape: tuple[int, ...],
-        *,
-        sequence_length: int,
-        state_shapes: tuple[tuple[int, ...], ...],
-        gamma: float,
-        n_step: int = 1,
-        overlap: int = 0,
-        burn_in: int = 0,
-        num_envs: int = 1,
-        stack: int = 1,
-        obs_dtype: type[np.generic] = np.float32,
-        observation: ObservationSpec | None = None,
-        previous_actions: int = 0,
-        masked_actions: int = 0,
-        rng: np.random.Generator,
-        device: torch.device | str = "cpu",
-        alpha: float | None = None,
-    ) -> None:
-        """``observation`` is needed only for the spec of a mixture of images and other entries."""
-        problem = cutting_problem(sequence_length, overlap, burn_in)
-        if problem:
-            raise ConfigError(problem)
-        self._stride = sequence_length - overlap
-        self.capacity, self.sequence_length, self.burn_in = capacity, sequence_length, burn_in
-        self._previous_actions = previous_actions
-        share = equal_shares(capacity, num_envs)[0]
-        self._reach_back = burn_in + self._stride + stack - 1
-        slots = share + share // STEPS_PER_SPARE_SLOT + sequence_length + n_step + self._reach_back + 2 * stack + 3
-        slots += -slots % self._stride  # a whole number of strides: see ``_states``
-        columns: dict[str, np.dtype[Any]] = {
-            "sequence": np.dtype(np.int32),  # length of the sequence that starts here
-            "first": np.dtype(np.bool_),  # whether it is the first of its episode
-        }
-        if previous_actions:
-            columns |= {"previous_action": np.dtype(np.int32), "previous_reward": np.dtype(np.float32)}
-        rows = num_envs * (slots // self._stride)
-        super().__init__(
-            make_frames(obs_shape, obs_dtype, stack, observation),
-            slots=slots,
-            quotas=[slots] * num_envs,  # sequences are only retired when their steps are overwritten
-            n_step=n_step,
-            gamma=gamma,
-            action_shape=(),
-            action_dtype=np.int64,
-            masked_actions=masked_actions,
-            rng=rng,
-            device=device,
-            alpha=alpha,
-            further_columns=columns,
-            further_bytes=sum(4 * rows * int(np.prod(shape)) for shape in state_shapes),
-            what=f"a replay of {capacity} steps in sequences",
-        )
-        #: A row per stride of slots: a sequence's state is stored in the row of its first slot. The first sequences of
-        #: episodes have no stored state, and the others start at least a stride apart, so that no two share a row.
-        self._states = tuple(np.zeros((rows, *shape), np.float32) for shape in state_shapes)
-        self._episode = [0] * num_envs  # the position of the running episode's first step
-        self._next = [0] * num_envs  # the position at which the next sequence starts
-
-    @property
-    def nbytes(self) -> int:
-        return super().nbytes + sum(states.nbytes for states in self._states)
-
-    def add(self, recorded: RecurrentStep) -> None:
-        """Adds one step of all environments. Episodes whose start was not recorded are left out: their state is unknown."""
-        self._add(recorded, 0)
-        self._settle_priorities()
-
-    def add_block(self, block: RecurrentStep, first: int) -> None:
-        """Adds several steps, (time, env, ...), of environment ``first`` and those after it."""
-        for t in range(len(block.start)):
-            self._add(item_at(block, t), first)
-        self._settle_priorities()
-
-    def _add(self, recorded: RecurrentStep, first: int) -> None:
-        rows = [row for row in recorded.step.envs if self._rings[first + row].running or recorded.start[row]]
-        envs = [first + row for row in rows]
-        self._add_steps(recorded.step, envs, first)
-        for env, row in zip(envs, rows, strict=True):
-            position = self._rings[env].written - 2
-            begin = position + self.burn_in  # the burn-in of a sequence that starts there starts here
-            whole_strides, rest = divmod(begin - self._episode[env], self._stride)
-            if whole_strides and not rest:
-                if self._unsaved is not None:
-                    self._unsaved.before_writing(f"states{env}", begin // self._stride + 1)
-                for states, state in zip(self._states, recorded.state, strict=True):
-                    states[self._slot(env, begin) // self._stride] = state[row]
 
     def sample(self, batch_size: int, beta: float = 0.0) -> SequenceBatch:
         """Samples ``batch_size`` sequences uniformly with replacement. Uniform samples need no correction by ``beta``."""
@@ -193,7 +43,7 @@ class RecurrentReplayBuffer(EpisodeRings):
         observed = self._shifted(slots, rows)
         mask_tensor = self._to_device(mask)
         return SequenceBatch(
-            obs=self._observations(observed),
+            obs=self._sequences(slots, earliest, last) if self.stack > 1 else self._take("frame", observed),
             action=self._take("action", steps),
             reward=self._take("reward", steps) * mask_tensor,
             discount=self._take("discount", steps) * mask_tensor,
@@ -206,6 +56,13 @@ class RecurrentReplayBuffer(EpisodeRings):
             burn_in=self.burn_in,
             has_burn_in=self._to_device(~first) if self.burn_in else None,
         )
+
+    def _sequences(self, slots: NDArray[np.int64], earliest: NDArray[np.int64], last: NDArray[np.int64]) -> torch.Tensor:
+        """The stacks of sequences that start in these slots, from row ``earliest`` to ``last``; the rows before and after are
+        padding. Missing frames before the first row repeat the oldest."""
+        oldest = earliest - self._columns["age"][self._shifted(slots, earliest)]
+        rows = np.arange(1 - self.stack - self.burn_in, self.sequence_length + self.n_step)[:, None].clip(oldest, last)
+        return self._frames.windows(self._columns["frame"], self._shifted(slots, rows).T, self._device)
 
     def _state(self, states: Array, slots: NDArray[np.int64], first: NDArray[np.bool_]) -> torch.Tensor:
         taken = torch.empty((len(slots), *states.shape[1:]))
@@ -223,79 +80,3 @@ class RecurrentReplayBuffer(EpisodeRings):
 
     def _to_device(self, array: Array) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
-
-    # -- writing
-
-    def _begin(self, env: int, obs: Array) -> None:
-        super()._begin(env, obs)
-        position = self._rings[env].written - 1
-        self._episode[env] = self._next[env] = position
-        slot = self._slot(env, position)
-        if "action_mask" in self._columns:  # no target bootstraps from a first observation, but its mask must allow an action
-            self._columns["action_mask"][slot] = True
-        self._note_previous(slot, -1, 0.0)
-
-    def _add_one(self, env: int, row: int, step: Step) -> None:
-        super()._add_one(env, row, step)
-        self._note_previous(self._slot(env, self._rings[env].written - 1), int(step.action[row]), step.reward[row])
-
-    def _note_previous(self, slot: int, action: int, reward: float) -> None:
-        if self._previous_actions:
-            self._columns["previous_action"][slot] = action
-            self._columns["previous_reward"][slot] = reward
-
-    def _items(self, env: int, windows: range, ended: bool) -> Iterator[int]:
-        overlap = self.sequence_length - self._stride
-        while True:
-            begin, first = self._next[env], self._next[env] == self._episode[env]
-            length = min(self.sequence_length, windows.stop - begin)
-            if length < self.sequence_length and not (ended and (first or length > overlap)):
-                return  # incomplete; or the episode has ended and the previous sequence has all of its steps
-            slot = self._slot(env, begin)
-            self._columns["sequence"][slot], self._columns["first"][slot] = length, first
-            self._next[env] = begin + self._stride
-            yield begin
-
-    def _reach(self, env: int, position: int) -> int:
-        """Reaches a stride beyond the burn-in, because the row of the state may be overwritten that much before its slot."""
-        return position - self._reach_back
-
-    # -- saving
-
-    def state_dict(self) -> State:
-        used = -(-(self._used_slots() + self.burn_in) // self._stride)
-        states = [self._states_per_env(array)[:, :used].copy() for array in self._states]
-        return {**super().state_dict(), "states": states}
-
-    def load_state_dict(self, state: State) -> None:
-        super().load_state_dict(state)
-        for array, saved in zip(self._states, state["states"], strict=True):
-            self._states_per_env(array)[:, : saved.shape[1]] = saved
-
-    def _counters(self) -> State:
-        return {**super()._counters(), "episode": list(self._episode), "next": list(self._next)}
-
-    def _load_counters(self, state: State) -> None:
-        super()._load_counters(state)
-        self._episode, self._next = list(state["episode"]), list(state["next"])
-
-    def rings(self) -> list[Ring]:
-        return super().rings() + [self._ring_of_states(env) for env in range(self.num_envs) if self._states]
-
-    def _settled(self, env: int) -> int:
-        return min(super()._settled(env), self._next[env])  # a sequence's first slot is written when it is complete
-
-    def _ring_of_states(self, env: int) -> Ring:
-        """States are written in order, each when the burn-in of its sequence starts."""
-        columns = {str(i): self._states_per_env(array)[env] for i, array in enumerate(self._states)}
-        newest = self._rings[env].written - 2 + self.burn_in  # the last position of which a state may have been written
-        started = self._rings[env].written >= 2
-        written, settled = (newest // self._stride + 1, (newest + 1) // self._stride) if started else (0, 0)
-        return Ring(f"states{env}", columns, written, settled)
-
-    def _states_per_env(self, states: Array) -> Array:
-        return states.reshape(self.num_envs, -1, *states.shape[1:])
-
-    def _fits(self) -> dict[str, Any]:
-        sequences = {"sequence_length": self.sequence_length, "stride": self._stride, "burn_in": self.burn_in}
-        return {**super()._fits(), **sequences, "states": [list(states.shape[1:]) for states in self._states]}

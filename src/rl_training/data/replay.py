@@ -36,6 +36,10 @@ class Recorder(Protocol[ItemT_co]):
     def record(self, step: Step, carry: Carry) -> ItemT_co | None:
         """The items that this step completes; ``carry`` is the policy's carry after the step, not yet reset."""
 
+    def block(self, recorded: Any, frame_channels: int | None) -> Any:
+        """The items of several steps, at least one, for ``Buffer.add_block``. ``frame_channels`` is the number of channels of
+        a frame if observations are stacks of frames."""
+
     def discard(self, env_index: int) -> None:
         """Drops the incomplete items of an environment whose episode cannot continue."""
 
@@ -54,8 +58,8 @@ class Buffer(Protocol[ItemT_contra, BatchT_co]):
 
     def add(self, items: ItemT_contra, /) -> None: ...
 
-    def add_block(self, block: ItemT_contra, /, first: int) -> None:
-        """Adds the items of several steps of some environments, the first of which has this index."""
+    def add_block(self, block: Any, /, first: int) -> None:
+        """Adds a block of a recorder of some of the environments, the first of which has this index."""
 
     def sample(self, batch_size: int, beta: float = ...) -> BatchT_co: ...
 

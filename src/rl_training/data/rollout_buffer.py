@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.data.blocks import CompactSteps, compact, expanded, stacked
 from rl_training.data.memory import require_memory
 from rl_training.types import Array, Carry, State, Step
 
@@ -43,6 +45,24 @@ class RolloutStep(NamedTuple):
     carry: Carry  # after the step, not yet reset
     next_carry: Carry  # the same, reset where an episode ended
     action_mask: NDArray[np.bool_] | None  # the actions that were allowed
+
+
+class RolloutBlock(NamedTuple):
+    """Several such steps."""
+
+    steps: CompactSteps
+    carry: Carry  # (time, env, ...) each
+    next_carry: Carry
+    action_mask: NDArray[np.bool_] | None
+
+
+def rollout_block(recorded: Sequence[RolloutStep], frame_channels: int | None) -> RolloutBlock:
+    """Several steps; ``frame_channels`` is the number of channels of a frame if observations are stacks of frames."""
+    nothing = recorded[0].step._replace(obs=recorded[0].step.obs[:0], next_obs=recorded[0].step.obs[:0])
+    rest = stacked([one._replace(step=nothing) for one in recorded])
+    return RolloutBlock(
+        compact([one.step for one in recorded], frame_channels), rest.carry, rest.next_carry, rest.action_mask
+    )
 
 
 class RolloutBuffer:
@@ -101,7 +121,8 @@ class RolloutBuffer:
         arrays = (self._obs, self._action, self._reward, self._next_obs, self._terminated, self._truncated)
         for array, value in zip(arrays, step, strict=False):
             array[t] = value
-        self._present[t] = True if step.present is None else step.present
+        if step.present is not None:
+            self._present[t] = step.present
         assert (action_mask is not None) == bool(self._mask.shape[2]), "the policy must pass on the action masks"
         if action_mask is not None:
             self._mask[t] = action_mask
@@ -111,14 +132,15 @@ class RolloutBuffer:
             stored[t + 1] = value
         self.length += 1
 
-    def add_block(self, block: RolloutStep, first: int) -> None:
-        """Fills the rollout for environment ``first`` and those after it, whose steps are (time, env, ...). It is full once
-        the last environment has been added."""
-        envs = slice(first, first + block.step.reward.shape[1])
+    def add_block(self, block: RolloutBlock, first: int) -> None:
+        """Fills the rollout for environment ``first`` and those after it. It is full once the last environment has been
+        added."""
+        steps = expanded(block.steps)
+        envs = slice(first, first + steps.reward.shape[1])
         arrays = (self._obs, self._action, self._reward, self._next_obs, self._terminated, self._truncated)
-        for array, value in zip(arrays, block.step, strict=False):
+        for array, value in zip(arrays, steps, strict=False):
             array[:, envs] = value
-        self._present[:, envs] = True if block.step.present is None else block.step.present
+        self._present[:, envs] = True if steps.present is None else steps.present
         if block.action_mask is not None:
             self._mask[:, envs] = block.action_mask
         for stored, value in zip(self._carry_after, block.carry, strict=True):
@@ -161,6 +183,7 @@ class RolloutBuffer:
         """Empties the buffer but keeps the latest carry."""
         for stored in self._carry:
             stored[0] = stored[self.length]
+        self._present[:] = True
         self.length = 0
 
     def _per_step(self) -> tuple[Array, ...]:

@@ -27,6 +27,10 @@ class SlotColumns:
     def _slot(self, env: int, position: int) -> int:
         return env * self._slots + position % self._slots
 
+    def _run(self, env: int, position: int, count: int) -> NDArray[np.int64]:
+        """The slots of consecutive positions of an environment."""
+        return env * self._slots + np.arange(position, position + count) % self._slots
+
     def _shifted(self, slots: NDArray[np.int64], steps: Array) -> NDArray[np.int64]:
         """The slots this many steps after (or before) these, in the same rings."""
         ring = slots // self._slots * self._slots  # the first slot of the ring

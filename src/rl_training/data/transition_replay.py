@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from rl_training.data.acting_values import one_step_targets
 from rl_training.data.frame_replay_buffer import FrameReplayBuffer
 from rl_training.data.n_step import NStepAccumulator, StepRecorder
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
@@ -35,9 +36,11 @@ def make_transition_replay(
     clip_reward: float | None = None,
     rng: np.random.Generator,
     device: torch.device,
+    actor_priorities: bool = False,
 ) -> Replay[TransitionBatch]:
     """Images, alone or in a mixture, are stored in rings that keep each frame once, everything else in records.
 
+    With ``actor_priorities`` steps come with the Q-values of acting, from which items get their initial priorities.
     With ``alpha`` the replay is prioritised; ``beta`` is its importance-sampling exponent as a function of the env steps.
     """
     masked = spec.action.masked_count
@@ -59,6 +62,7 @@ def make_transition_replay(
             alpha=alpha,
             batch_size=batch_size,
             observation=spec.observation,
+            targets=one_step_targets if actor_priorities else None,
         )
         return Replay(StepRecorder(), frames, batch_size=batch_size, beta=beta, clip_reward=clip_reward)
     make_buffer = ReplayBuffer if alpha is None else functools.partial(PrioritizedReplayBuffer, alpha=alpha)

@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.envs.boundary import Boundary, SlowCallWatch
-from rl_training.envs.checks import flag_problem, make_limits, make_receiver, reward_problem
+from rl_training.envs.checks import LARGEST, flag_problem, make_limits, make_receiver, reward_problem
 from rl_training.envs.episode_log import EpisodeLog
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.final_info import NO_INFO, SUCCESS
 from rl_training.envs.limit import EpisodeLimit
+from rl_training.envs.own_check import OwnStateCheck
 from rl_training.envs.restoring import NonDeterministicEnvironment as NonDeterministicEnvironment
 from rl_training.envs.restoring import Restoring, SavedEpisode, own_states
 from rl_training.envs.spaces import describe_spaces
@@ -128,6 +129,7 @@ class SeededEnvPool:
         self._mask = np.ones((num_envs, self.spec.action.masked_count), np.bool_) if self.spec.action.masked else None
         self._episode = [-1] * num_envs
         self._log = EpisodeLog(num_envs, self.spec, max_replay_steps)
+        self._own_check = OwnStateCheck(self._workers.make, self.spec, self.boundary)
         self._returns = [0.0] * num_envs
 
     def _describe(self, worker: LocalWorker, fit: Callable[[SpaceSpec], SpaceSpec]) -> SpaceSpec:
@@ -186,7 +188,9 @@ class SeededEnvPool:
                 workers[i].begin_step(env_actions[i])
             for i in indices:
                 observed, step_reward, end, cut = workers[i].end_step()
-                problem = store(next_obs, next_mask, i, observed) or reward_problem(step_reward)
+                problem = store(next_obs, next_mask, i, observed)
+                if type(step_reward) is not float or not -LARGEST <= step_reward <= LARGEST:
+                    problem = problem or reward_problem(step_reward)
                 if type(end) is not bool or type(cut) is not bool:
                     problem = problem or flag_problem("terminated", end) or flag_problem("truncated", cut)
                 if problem is not None:
@@ -284,15 +288,26 @@ class SeededEnvPool:
     def state_dict(self) -> State:
         # After a fault, an environment may have stepped further than the pool: its episode is then replayed.
         usable = not self._out_of_step and self._episode[0] >= 0
-        own = own_states(self._workers.workers, self._name, self.boundary) if usable else None
+        own = self._own_states() if usable else None
         return {
             "obs": self._obs.copy(),
             "mask": self._copy_mask(),
             "episode": list(self._episode),
             "returns": list(self._returns),
             "env_states": own or [None] * self.num_envs,
+            "env_states_complete": self._own_check.complete,
             **self._log.state_dict(),
         }
+
+    def _own_states(self) -> list[State | None] | None:
+        """The states that environments save themselves, unless they were found to be incomplete."""
+        check = self._own_check
+        for i, number in enumerate(self._episode):
+            check.check(i, number, self._log, self.episode_seed(i, number), self._name(i))
+        own = None if check.complete is False else own_states(self._workers.workers, self._name, self.boundary)
+        if own is not None:
+            check.note(own, self._episode, self._log.lengths)
+        return own
 
     def load_state_dict(self, state: State) -> list[int]:
         """Restores each environment's episode so far: from the state that it saved itself, or by a replay. An environment for
@@ -319,6 +334,8 @@ class SeededEnvPool:
                 self._commit_episode(obs, mask, i, self._episode[i] + 1)
             else:
                 self._log.restore(i, episode.record, episode.length)
+        self._own_check.complete = state["env_states_complete"]
+        self._own_check.note(state["env_states"], state["episode"], state["lengths"])
         self._out_of_step = False
         return [i for i, episode in enumerate(restored) if episode is None]
 

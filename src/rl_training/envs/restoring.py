@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,36 +137,58 @@ class Restoring:
 
     def _replay(self, saved: SavedEpisode) -> tuple[SavedEpisode, str | None]:
         """Plays the actions of a saved episode again. Returns what this gave, and what is wrong with it, if anything."""
-        spec, failure, ended = self._spec, None, None
-        log, receiver = EpisodeLog(1, spec), make_receiver(spec)
-        obs = np.zeros((1, *spec.observation.shape), spec.observation.dtype)
-        mask = np.ones((1, spec.action.count), np.bool_) if spec.action.masked else None
-        actions = saved.record.actions
-        if not spec.action.low:
-            actions = actions.astype(spec.action.raw_dtype)  # the type in which the environment got them
+        spec, log = self._spec, EpisodeLog(1, self._spec)
+        obs, mask = _empty(spec)
+        played = Played(obs, mask)
         try:
             worker = self._worker()
-            failure = receiver.store(obs, mask, 0, worker.reset(self._seed))
+            failure = make_receiver(spec).store(obs, mask, 0, worker.reset(self._seed))
             log.begin(0, obs[0], None if mask is None else mask[0])
-            for start in range(0, len(actions), ACTIONS_AT_A_TIME):
-                if failure is not None or ended is not None:
-                    break
-                some = actions[start : start + ACTIONS_AT_A_TIME]
-                results, failure = worker.play(list(some))
-                for action, (observed, reward, terminated, truncated) in zip(some, results, strict=False):
-                    obs, mask = obs.copy(), None if mask is None else mask.copy()
-                    problem = receiver.store(obs, mask, 0, observed) or reward_problem(reward)
-                    if problem is not None:
-                        failure = problem
-                        break
-                    log.add(np.asarray(action)[None], obs, np.array([reward], np.float32), mask)
-                    ended = "terminated" if terminated else "truncated" if truncated else None
+            played = played._replace(failure=failure)
+            if failure is None:
+                played = play(worker, saved.record.actions, spec, log, played)
         except WorkerLost:
             raise
         except FOREIGN as error:
-            failure = described(error)
+            played = played._replace(failure=described(error))
+        obs, mask = played.obs, played.mask
         found = replace(saved, record=log.record(0), obs=obs[0], mask=None if mask is None else mask[0])
-        return found, _problem(saved, found, failure, ended)
+        return found, _problem(saved, found, played.failure, played.ended)
+
+
+class Played(NamedTuple):
+    """Where some actions led to: the last observation and mask, what failed, and the flag that ended the episode."""
+
+    obs: Array
+    mask: NDArray[np.bool_] | None
+    failure: str | None = None
+    ended: str | None = None
+
+
+def _empty(spec: SpaceSpec) -> tuple[Array, NDArray[np.bool_] | None]:
+    obs = np.zeros((1, *spec.observation.shape), spec.observation.dtype)
+    return obs, np.ones((1, spec.action.count), np.bool_) if spec.action.masked else None
+
+
+def play(worker: Worker, actions: Array, spec: SpaceSpec, log: EpisodeLog, first: Played | None = None) -> Played:
+    """Gives an environment actions as they are in a record, until one fails or the episode ends, and logs what it gives."""
+    receiver, (obs, mask), failure, ended = make_receiver(spec), first[:2] if first else _empty(spec), None, None
+    if not spec.action.low:
+        actions = actions.astype(spec.action.raw_dtype)  # the type in which the environment got them
+    for start in range(0, len(actions), ACTIONS_AT_A_TIME):
+        if failure is not None or ended is not None:
+            break
+        some = actions[start : start + ACTIONS_AT_A_TIME]
+        results, failure = worker.play(list(some))
+        for action, (observed, reward, terminated, truncated) in zip(some, results, strict=False):
+            obs, mask = obs.copy(), None if mask is None else mask.copy()
+            problem = receiver.store(obs, mask, 0, observed) or reward_problem(reward)
+            if problem is not None:
+                failure = problem
+                break
+            log.add(np.asarray(action)[None], obs, np.array([reward], np.float32), mask)
+            ended = "terminated" if terminated else "truncated" if truncated else None
+    return Played(obs, mask, failure, ended)
 
 
 def _problem(saved: SavedEpisode, found: SavedEpisode, failure: str | None, ended: str | None) -> str | None:

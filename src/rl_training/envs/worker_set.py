@@ -23,7 +23,7 @@ class WorkerSet:
 
     def __init__(self, factory: EnvFactory, *, fresh: bool, inline: bool, timeout: float | None) -> None:
         self._inline = inline
-        self._make: Callable[[], Worker] = (
+        self.make: Callable[[], Worker] = (
             functools.partial(LocalWorker, factory, fresh)
             if inline
             else functools.partial(ProcessWorker, factory, fresh, timeout)
@@ -37,7 +37,7 @@ class WorkerSet:
             self.workers.pop().close()
             require_room_for_workers(count)
         while len(self.workers) < count:
-            self.workers.append(self._make())
+            self.workers.append(self.make())
 
     def renew_processes(self) -> None:
         """Replaces all worker processes: after a fault, one may have died, or still have an answer pending."""
@@ -54,7 +54,7 @@ class WorkerSet:
 
     def _renew(self, i: int) -> None:
         self.workers[i].close()
-        self.workers[i] = self._make()
+        self.workers[i] = self.make()
 
     def close(self, *, hanging: bool) -> None:
         """Closes the workers at the same time. Where a call was broken off (``hanging``), closing may hang as well."""

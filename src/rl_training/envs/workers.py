@@ -137,7 +137,8 @@ class LocalWorker:
             obs, reward, terminated, truncated, info = returned
         except (TypeError, ValueError):
             raise _not_the_api("step", returned, STEP) from None
-        self._result = _observed(obs, info), reward, terminated, truncated
+        mask = info.get("action_mask") if type(info) is dict else _observed(obs, info)[1]
+        self._result = (obs, mask), reward, terminated, truncated
         self._info = info
 
     def end_step(self) -> StepReturn:

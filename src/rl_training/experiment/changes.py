@@ -17,7 +17,8 @@ from rl_training.algorithms.config import AlgorithmConfig
 from rl_training.algorithms.strict_model import may_change
 from rl_training.errors import ConfigError, shown
 from rl_training.experiment.collectors import CollectorsConfig
-from rl_training.experiment.config import EvalConfig, TrainConfig, apply_overrides
+from rl_training.experiment.config import TrainConfig, apply_overrides
+from rl_training.experiment.sections import EvalConfig
 from rl_training.experiment.settings import groups_of
 
 GROUPS = groups_of(TrainConfig)

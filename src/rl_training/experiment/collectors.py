@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from rl_training.algorithms.config import AlgorithmConfig, OnPolicyConfig, Positive, PositiveNumber
 from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel
+from rl_training.algorithms.value import QLearningConfig
 
 
 class CollectorsConfig(StrictModel):
@@ -32,6 +33,11 @@ class CollectorsConfig(StrictModel):
     )
     cpus: PositiveNumber = Field(1.0, description="CPUs that Ray reserves for a collector", json_schema_extra=MAY_CHANGE)
     broadcast_interval: Positive = Field(1, description="stretches after which collectors get new weights")
+    actor_priorities: bool = Field(
+        False,
+        description="new items of prioritised replay get their priorities from the Q-values of acting instead of the largest "
+        "one; each step is then learned from one step later",
+    )
 
     @field_validator("address")
     @classmethod
@@ -43,7 +49,8 @@ class CollectorsConfig(StrictModel):
     @property
     def step_by_step(self) -> bool:
         """Whether every step is learned from before the next one is collected, in this process."""
-        return (self.kind, self.count, self.stretch, self.mode) == ("inline", 1, 1, "lockstep")
+        plain = (self.kind, self.count, self.stretch, self.mode) == ("inline", 1, 1, "lockstep")
+        return plain and not self.actor_priorities
 
     def problem(self, num_envs: int, env_workers: str, settings: AlgorithmConfig) -> str | None:
         """Why these settings do not fit those of the run, if they do not."""
@@ -58,6 +65,17 @@ class CollectorsConfig(StrictModel):
                 f"collectors.kind {self.kind} has processes of its own, in which environments run one after the other; set "
                 "env_workers: inline and raise collectors.count"
             )
+        if self.actor_priorities:
+            if not (isinstance(settings, QLearningConfig) and settings.prioritizes):
+                return (
+                    "collectors.actor_priorities is for algorithms that act by Q-values and have prioritised replay; set "
+                    "algo_kwargs.prioritized: true if the algorithm has that setting, or leave out actor_priorities"
+                )
+            if settings.normalize_rewards:
+                return (
+                    "collectors.actor_priorities needs rewards as they are, but algo_kwargs.normalize_rewards scales them "
+                    "when they are learned from; set one of them to false"
+                )
         if self.step_by_step or not isinstance(settings, OnPolicyConfig):
             return None
         if self.mode != "lockstep":

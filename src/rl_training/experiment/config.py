@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
@@ -19,7 +19,6 @@ from pydantic import (
     SerializeAsAny,
     ValidationError,
     field_validator,
-    model_serializer,
     model_validator,
 )
 from pydantic_core import PydanticSerializationError
@@ -29,7 +28,6 @@ from rl_training.algorithms.config import (
     SCHEDULE,
     AlgorithmConfig,
     Count,
-    Fraction,
     Positive,
     PositiveNumber,
     ScheduleConfig,
@@ -40,8 +38,9 @@ from rl_training.errors import FOREIGN, MOST_SHOWN, ConfigError, RLTrainingError
 from rl_training.experiment.collectors import CollectorsConfig
 from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.plain_data import parse_yaml as parse_yaml
-from rl_training.experiment.plain_data import require_plain
+from rl_training.experiment.plain_data import require_plain, yaml_text
 from rl_training.experiment.registry import AlgorithmClass, canonical_name, get_algorithm
+from rl_training.experiment.sections import CheckpointConfig, EvalConfig, LogConfig, StopConfig
 from rl_training.models.custom import NetworkFunction, PythonNetwork, reference_to
 
 #: The key of a config file that ``tune`` reads and training does not: where to search.
@@ -49,76 +48,6 @@ RANGES = "tune"
 #: Bytes of a file's name and of a path that every file system takes; a path leaves room for the files below it.
 LONGEST_NAME = 255
 LONGEST_PATH = 3_800
-
-
-class EvalConfig(StrictModel):
-    """When and how the policy is evaluated, on separate environments and seeds."""
-
-    CHOSEN: ClassVar[frozenset[str]] = frozenset({"interval", "episodes", "final_episodes"})  # without a budget, if given
-
-    interval: Count = Field(5_000, description="env steps between evaluations; 0: only at the end")
-    episodes: Positive = Field(10, description="episodes in each evaluation")
-    final_episodes: Positive = Field(100, description="episodes in the evaluation after training")
-    num_envs: Positive = Field(10, description="environments evaluated in parallel")
-    max_episode_steps: Positive | None = Field(
-        None,
-        description="stop an evaluated episode after this many steps; null: with a budget, after as many as training has "
-        "taken (at least 1000), otherwise only the environment ends it",
-    )
-    budget: Fraction | None = Field(
-        0.1,
-        description="env steps that all evaluations together may take, as a share of the training steps: they have fewer "
-        "episodes or are left out; null: no limit, which is the default if interval, episodes or final_episodes is set",
-    )
-
-    keep_best: bool = Field(True, description="keep the policy with the best evaluation so far as checkpoints/best")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _what_is_asked_for_is_done(cls, data: Any) -> Any:
-        chosen = isinstance(data, Mapping) and data.keys() & cls.CHOSEN
-        return {"budget": None, **data} if chosen else data
-
-
-class StopConfig(StrictModel):
-    """When a run ends before its total."""
-
-    return_: float | None = Field(
-        None, alias="return", description="end the run, saved, once evaluations reach this mean return; null: never"
-    )
-    over: Positive = Field(1, description="number of evaluations, the last ones, that the mean is taken over")
-
-    @model_serializer
-    def as_data(self) -> dict[str, Any]:
-        """The values under their names in a config."""
-        return {"return": self.return_, "over": self.over}
-
-
-class CheckpointConfig(StrictModel):
-    """When a checkpoint is written and what is kept."""
-
-    interval: Count = Field(10_000, description="env steps between checkpoints; 0: only at the end or when stopped")
-    keep: Positive = Field(3, description="number of newest checkpoints kept, besides the best")
-    replay_every: Count = Field(
-        1, description="save the replay in the first of every k checkpoints and the last; 0: never, resuming refills it"
-    )
-    max_replay_steps: Positive | None = Field(
-        None,
-        description="longest unfinished episode that resuming replays; in place of a longer one, a new one starts; null: any",
-    )
-
-
-class LogConfig(StrictModel):
-    """What is logged during training."""
-
-    interval: Positive = Field(1_000, description="env steps between lines of metrics.jsonl")
-    info_keys: tuple[str, ...] = Field(
-        (), description="entries of the info of an episode's last step to write to episodes.jsonl; is_success always is"
-    )
-    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field(
-        ("tensorboard",), description="where the run is tracked besides its logs: tensorboard, wandb, mlflow"
-    )
-    tensorboard: bool = Field(True, description="false: no TensorBoard events, even if the trackers name it")
 
 
 def _not_yaml(value: Any) -> Any:
@@ -216,7 +145,7 @@ class TrainConfig(StrictModel):
         return self.model_dump(mode="json", exclude={"output_dir"})
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.describe(), sort_keys=False)
+        return yaml_text(self.describe())
 
     def with_values(self, **values: Any) -> TrainConfig:
         """A validated copy with some top-level values replaced."""

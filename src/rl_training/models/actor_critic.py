@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_training.models.action_head import make_action_head
-from rl_training.models.encoder import on_cpu
+from rl_training.models.encoder import in_turn, on_cpu
 from rl_training.models.interfaces import ActionNetwork
 from rl_training.models.mlp import Style, make_mlp
 from rl_training.models.observation import EncoderConfig, make_encoders
@@ -56,5 +56,4 @@ class ActorCritic(ActionNetwork):
     def numpy_action_output(self) -> Callable[[Array], Array]:
         if not on_cpu(self):
             return super().numpy_action_output()
-        encode, actor = self.encoder.numpy_forward(), self.actor.numpy_forward()
-        return lambda obs: actor(encode(obs))
+        return in_turn(self.encoder.numpy_forward(), self.actor.numpy_forward())

@@ -75,7 +75,7 @@ class Critics(nn.Module):
         hidden: Sequence[int],
         generator: torch.Generator,
         *,
-        count: int,
+        count: int = 2,
         outputs: int = 1,
         encoder: Encoder | None = None,
         trunk: nn.Module | None = None,
@@ -131,23 +131,6 @@ def make_critics(
     encoder = None if encoders is None else encoders[1]
     features = inputs if encoder is None else encoder.out_features
     return Critics(features, actions, hidden, generator, count=count, outputs=outputs, encoder=encoder, style=style)
-
-
-class TwinCritic(Critics):
-    """Two critics with one output each."""
-
-    def __init__(
-        self,
-        features: int,
-        actions: int,
-        hidden: Sequence[int],
-        generator: torch.Generator,
-        *,
-        encoder: Encoder | None = None,
-        trunk: nn.Module | None = None,
-        style: Style = PLAIN,
-    ) -> None:
-        super().__init__(features, actions, hidden, generator, count=2, encoder=encoder, trunk=trunk, style=style)
 
 
 class ContinuousActorCritic(SeparateActorCritic):

@@ -40,6 +40,16 @@ class Encoder(nn.Module):
         return through_torch(lambda obs: self(self.prepare(obs)), self)
 
 
+def unchanged(x: Array) -> Array:
+    """What an encoder without layers computes."""
+    return x
+
+
+def in_turn(first: Callable[[Array], Array], second: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Two functions as one. Acting on small networks is so fast that a call for nothing would show."""
+    return second if first is unchanged else lambda x: second(first(x))
+
+
 def through_torch(function: Callable[[Tensor], Tensor], module: nn.Module) -> Callable[[Array], Array]:
     """Wraps a function of tensors as a function of numpy arrays, computed on the device of ``module``."""
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))

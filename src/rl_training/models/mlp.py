@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.encoder import Encoder, on_cpu
+from rl_training.models.encoder import Encoder, on_cpu, unchanged
 from rl_training.models.noisy import NoisyArrays, NoisyLinear
 from rl_training.models.uninitialised import require_room, uninitialised
 from rl_training.types import Array
@@ -116,6 +116,8 @@ class MLP(Encoder):
     def numpy_forward(self, noisy: bool = False) -> Callable[[Array], Array]:
         """The same function on numpy arrays, with or without the noise of noisy layers. On the CPU it reads the parameters in
         place, so it sees every in-place update."""
+        if not self.linears:
+            return unchanged
         return NumpyMLP(self, noisy) if self.has_numpy() else super().numpy_forward()
 
 
@@ -144,20 +146,18 @@ class NumpyMLP:
     """An ``MLP`` on the CPU without torch's overhead per call, which exceeds the time of the arithmetic on a few rows."""
 
     def __init__(self, mlp: MLP, noisy: bool) -> None:
-        self._layers: list[tuple[NDArray[np.float32], NDArray[np.float32]] | NoisyArrays] = [
-            NoisyArrays(layer, noisy)
-            if isinstance(layer, NoisyLinear)
-            else (layer.weight.detach().numpy().T, layer.bias.detach().numpy())
-            for layer in mlp.linears
-        ]
+        self._layers: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
+        self._noisy = [NoisyArrays(layer, noisy) for layer in mlp.linears if isinstance(layer, NoisyLinear)]
+        if not self._noisy:
+            self._layers = [(layer.weight.detach().numpy().T, layer.bias.detach().numpy()) for layer in mlp.linears]
         self._active = [True] * (len(mlp.linears) - 1) + [mlp.activate_last]
         activate = ACTIVATIONS[mlp.activation][1]
         assert activate is not None
         self._activate = activate
 
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        for layer, active in zip(self._layers, self._active, strict=False):
-            weight, bias = layer.current() if isinstance(layer, NoisyArrays) else layer
+        layers = [layer.current() for layer in self._noisy] if self._noisy else self._layers
+        for (weight, bias), active in zip(layers, self._active, strict=False):
             x = x @ weight
             x += bias
             if active:

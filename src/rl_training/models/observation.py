@@ -25,7 +25,7 @@ from rl_training.models.cnn.nature import (
     scale_images,
 )
 from rl_training.models.custom import CustomNetwork, CustomTrunk
-from rl_training.models.encoder import Encoder, through_torch
+from rl_training.models.encoder import Encoder, in_turn, through_torch
 from rl_training.models.mlp import MLP, PLAIN, Style, make_mlp
 from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import ActionSpec, Array, ObservationLeaf, ObservationSpec, path_name
@@ -125,8 +125,7 @@ class StandardisedEncoder(Encoder):
         return self.mlp.has_numpy()
 
     def numpy_forward(self) -> Callable[[Array], Array]:
-        normalize, mlp = self.normalizer.numpy_forward(), self.mlp.numpy_forward()
-        return lambda obs: mlp(normalize(obs))
+        return in_turn(self.normalizer.numpy_forward(), self.mlp.numpy_forward())
 
 
 class MixedEncoder(Encoder):
@@ -157,8 +156,7 @@ class MixedEncoder(Encoder):
         return features
 
     def numpy_forward(self) -> Callable[[Array], Array]:
-        features, mlp = through_torch(self._features, self), self.mlp.numpy_forward()
-        return lambda obs: mlp(features(obs))
+        return in_turn(through_torch(self._features, self), self.mlp.numpy_forward())
 
     def _cnn(self, index: int) -> ImageEncoder:
         cnn = self.cnns[index]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.encoder import Encoder, through_torch
+from rl_training.models.encoder import Encoder, in_turn, through_torch
 from rl_training.models.observation import EncoderConfig, make_encoder
 from rl_training.models.value_head import ValueHead
 from rl_training.types import Array, ObservationSpec
@@ -86,8 +86,7 @@ class AtomNetwork(ValueNetwork):
     def q_function(self, noisy: bool = False) -> Callable[[Array], Array]:
         if not (self.trunk.has_numpy() and self.head.has_numpy()):
             return super().q_function(noisy)
-        trunk, head = self.trunk.numpy_forward(), self.head.numpy_forward(noisy)
-        return lambda obs: self.numpy_reduce(head(trunk(obs)))
+        return in_turn(in_turn(self.trunk.numpy_forward(), self.head.numpy_forward(noisy)), self.numpy_reduce)
 
 
 class QNetwork(AtomNetwork):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sys
 import time
 from collections.abc import Iterator
 
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 
 class Due:
@@ -69,7 +71,13 @@ def cpu_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with threadpool_limits(limits=count, user_api="blas"):
+        with _libraries(len(sys.modules)).limit(limits=count, user_api="blas"):
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@functools.lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """The loaded libraries, looked for again once a further module has been imported."""
+    return ThreadpoolController()

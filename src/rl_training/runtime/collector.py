@@ -13,7 +13,7 @@ from rl_training.envs.pool import EnvPool, Episode
 from rl_training.models.encoder import on_cpu
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import PhaseTimer
-from rl_training.types import Carry, PolicyOutput, State, Step
+from rl_training.types import Array, Carry, PolicyOutput, State, Step
 
 if TYPE_CHECKING:
     from rl_training.runtime.learner import Learner
@@ -28,6 +28,7 @@ class Collected(NamedTuple):
     next_carry: Carry  # the carry to act on next: with the reward, and reset where an episode ended
     action_mask: NDArray[np.bool_] | None  # the actions allowed at ``step.obs``, if the policy returns them
     finished: list[Episode]
+    q_values: Array | None = None  # by which the policy acted, if it passes them on
 
 
 class Collector:
@@ -63,7 +64,8 @@ class Collector:
         self._pending = None
         self._timer.lap("environment")
         self._carry = self.policy.next_carry(output.carry, step)
-        return Collected(step, output.carry, self._carry, output.extras.get("action_mask"), finished)
+        extras = output.extras
+        return Collected(step, output.carry, self._carry, extras.get("action_mask"), finished, extras.get("q_values"))
 
     def advance(self, env_steps: int, learner: Learner, stop: StopRequest) -> tuple[int, list[Episode]]:
         """Collects one step of every environment and gives it to the learner. Returns the number of steps, and the episodes

@@ -27,8 +27,8 @@ from rl_training.runtime.stretch_collector import (
     Setup,
     StretchCollector,
     arithmetic,
+    packed_state,
     raise_again,
-    unpacked,
 )
 from rl_training.types import State
 
@@ -50,7 +50,7 @@ class Handle(ABC):
         self.weights = -1  # the version that the collector has
 
     @abstractmethod
-    def start(self, state: State | None) -> None:
+    def start(self, state: State | bytes | None) -> None:
         """Makes the collector, in place of one that has died: from this state, or at the start of the run."""
 
     @abstractmethod
@@ -83,7 +83,7 @@ class Handle(ABC):
         if reply.error is not None:
             raise_again(reply.error)
         assert reply.answer is not None
-        return unpacked(reply.answer)
+        return reply.answer
 
 
 class InlineHandle(Handle):
@@ -96,7 +96,7 @@ class InlineHandle(Handle):
         self._collector: StretchCollector | None = None
         self._call: Call | None = None
 
-    def start(self, state: State | None) -> None:
+    def start(self, state: State | bytes | None) -> None:
         self._collector = StretchCollector(self.setup, self.pool, self._policy, self._timer)
         self.diverged += self._collector.start(state)
         self.weights = -1
@@ -122,11 +122,11 @@ class ProcessHandle(Handle):
     _process: Any = None
     _pipe: Connection
 
-    def start(self, state: State | None) -> None:
+    def start(self, state: State | bytes | None) -> None:
         self.close()
         context = _context()
         self._pipe, remote = context.Pipe()
-        arguments = (remote, self.setup.to_bytes(), state)
+        arguments = (remote, self.setup.to_bytes(), None if state is None else packed_state(state))
         self._process = context.Process(
             target=_serve, args=arguments, daemon=True, name=f"collector {self.setup.place.number}"
         )
@@ -171,7 +171,7 @@ def _context() -> Any:
     return context
 
 
-def _serve(pipe: Connection, content: bytes, state: State | None) -> None:
+def _serve(pipe: Connection, content: bytes, state: bytes | None) -> None:
     """The process of a collector: answers calls until the trainer closes the pipe or ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # which may reach all processes of a group; the trainer handles them

@@ -7,6 +7,7 @@ from collections import deque
 import numpy as np
 
 from rl_training.envs.pool import Episode
+from rl_training.experiment.config import TrainConfig
 from rl_training.types import State
 
 RECENT_EPISODES = 100
@@ -15,16 +16,27 @@ RECENT_EPISODES = 100
 class EpisodeStatistics:
     """The number of episodes, and the returns, lengths and successes of the most recent ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_exploring: int | None = None) -> None:
+        """From environment ``least_exploring`` on, those with the lowest epsilon; None: all explore alike."""
         self.count = 0
+        self._least_exploring = least_exploring
+        self._least_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self._successes: deque[float] = deque(maxlen=RECENT_EPISODES)  # of environments that report them
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> EpisodeStatistics:
+        """Those of a run. If collectors spread epsilon over the environments, the last quarter of these explores least."""
+        spread = getattr(config.algo_kwargs, "epsilon_spread", 0.0) and not config.collectors.step_by_step
+        return cls(config.num_envs - max(1, config.num_envs // 4) if spread else None)
 
     def on_episode(self, episode: Episode) -> None:
         self.count += 1
         self._returns.append(episode.episode_return)
         self._lengths.append(episode.length)
+        if self._least_exploring is not None and episode.env_index >= self._least_exploring:
+            self._least_returns.append(episode.episode_return)
         if episode.success is not None:
             self._successes.append(episode.success)
 
@@ -38,6 +50,8 @@ class EpisodeStatistics:
         if self._returns:
             metrics["return_mean"] = float(np.mean(self._returns))
             metrics["length_mean"] = float(np.mean(self._lengths))
+        if self._least_returns:
+            metrics["return_mean_lowest_epsilon"] = float(np.mean(self._least_returns))
         if self._successes:
             metrics["success_rate"] = float(np.mean(self._successes))
         return metrics
@@ -48,6 +62,7 @@ class EpisodeStatistics:
             "returns": list(self._returns),
             "lengths": list(self._lengths),
             "successes": list(self._successes),
+            "least_returns": list(self._least_returns),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -55,3 +70,4 @@ class EpisodeStatistics:
         self._returns.extend(state["returns"])
         self._lengths.extend(state["lengths"])
         self._successes.extend(state["successes"])
+        self._least_returns.extend(state["least_returns"])

@@ -6,7 +6,7 @@ steps, not in seconds, so a run that is repeated or resumed evaluates at the sam
 
 from __future__ import annotations
 
-from rl_training.experiment.config import EvalConfig
+from rl_training.experiment.sections import EvalConfig
 from rl_training.runtime.episodes import EpisodeStatistics
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.types import State

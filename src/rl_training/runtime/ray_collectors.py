@@ -10,7 +10,7 @@ from typing import Any
 from rl_training.errors import ConfigError, one_line
 from rl_training.runtime.collector_handles import CollectorLost, Handle
 from rl_training.runtime.ray_cluster import connected
-from rl_training.runtime.stretch_collector import Answer, Call, CollectorServer, Setup
+from rl_training.runtime.stretch_collector import Answer, Call, CollectorServer, Setup, packed_state
 from rl_training.types import State
 from rl_training.version import __version__
 
@@ -18,35 +18,59 @@ from rl_training.version import __version__
 class Actor:
     """What Ray runs on a node."""
 
-    def __init__(self, content: bytes, state: State | None) -> None:
+    def __init__(self, content: bytes, state: bytes | None) -> None:
         self._server = CollectorServer(content, state)
 
-    def play(self, call: Call, version: str) -> Any:
+    def play(self, call: Call, weights: bytes | None, version: str) -> Any:
         """Plays a stretch, if the node has the trainer's version."""
-        return self._server.play(call) if version == __version__ else __version__
+        return self._server.play(call._replace(weights=weights)) if version == __version__ else __version__
+
+
+class Broadcast:
+    """The weights in Ray's object store, once for all collectors."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray, self._version, self._reference = ray, -1, None
+
+    def reference(self, call: Call) -> Any:
+        """What a collector gets as the weights of this call."""
+        if call.weights is None:
+            return None
+        if call.version != self._version:
+            try:
+                self._reference = self._ray.put(call.weights)
+            except self._ray.exceptions.RayError as error:
+                raise ConfigError(_failed(error)) from error
+            self._version = call.version
+        return self._reference
+
+
+def _failed(error: Exception) -> str:
+    return f"Ray failed ({one_line(str(error))}); is its object store full?"
 
 
 class RayHandle(Handle):
     """A collector on the cluster that ``ray``, the module, is connected to."""
 
-    def __init__(self, setup: Setup, ray: Any) -> None:
+    def __init__(self, setup: Setup, ray: Any, broadcast: Broadcast) -> None:
         super().__init__(setup)
-        self._ray = ray
+        self._ray, self._broadcast = ray, broadcast
         cpus = setup.config.collectors.cpus
         self._class = ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(Actor)
         self._content: Any = None
         self._actor: Any = None
         self._reply: Any = None
 
-    def start(self, state: State | None) -> None:
+    def start(self, state: State | bytes | None) -> None:
         self.close()
         if self._content is None:
             self._content = self.setup.to_bytes()
-        self._actor = self._class.remote(self._content, state)
+        self._actor = self._class.remote(self._content, None if state is None else packed_state(state))
         self.weights = -1
 
     def ask(self, call: Call) -> None:
-        self._reply = self._actor.play.remote(call, __version__)
+        weights = self._broadcast.reference(call)
+        self._reply = self._actor.play.remote(call._replace(weights=None), weights, __version__)
 
     def answer(self) -> Answer | None:
         exceptions = self._ray.exceptions
@@ -63,7 +87,7 @@ class RayHandle(Handle):
         except (exceptions.RayActorError, exceptions.ObjectLostError, exceptions.OutOfMemoryError) as error:
             raise CollectorLost(one_line(str(error))) from error
         except exceptions.RayError as error:
-            raise ConfigError(f"Ray failed ({one_line(str(error))}); is its object store full?") from error
+            raise ConfigError(_failed(error)) from error
         if isinstance(reply, str):
             raise ConfigError(
                 f"a node of the Ray cluster has rl-training {reply}, this machine {__version__}; install the same on both"
@@ -94,4 +118,5 @@ def ray_handles(setups: Sequence[Setup]) -> Iterator[list[RayHandle]]:
                 f"the Ray cluster has {there:g} CPUs, but {config.count} collectors of {config.cpus:g} CPUs need "
                 f"{config.count * config.cpus:g}; lower collectors.count or collectors.cpus, or add nodes first"
             )
-        yield [RayHandle(setup, ray) for setup in setups]
+        broadcast = Broadcast(ray)
+        yield [RayHandle(setup, ray, broadcast) for setup in setups]

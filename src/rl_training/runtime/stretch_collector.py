@@ -7,21 +7,24 @@ that goes with every answer, so that a collector which is made from that state e
 from __future__ import annotations
 
 import hashlib
+import pickle
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
+import safetensors.numpy
 import torch
 
 from rl_training import errors
 from rl_training.algorithms.base import OffPolicyAlgorithm, init_generator
+from rl_training.algorithms.epsilon_greedy import EpsilonPolicy
 from rl_training.algorithms.policy import Policy
-from rl_training.data.blocks import CompactSteps, compact, expanded, joined, stacked
-from rl_training.data.recurrent_replay_buffer import RecurrentStep
+from rl_training.data.acting_values import HeldStep
+from rl_training.data.blocks import stacked
 from rl_training.data.replay import clipped
-from rl_training.data.rollout_buffer import RolloutStep
+from rl_training.data.rollout_buffer import RolloutStep, rollout_block
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.pool import EnvPool, Episode
 from rl_training.errors import EnvironmentFault, RLTrainingError
@@ -30,10 +33,10 @@ from rl_training.experiment.registry import get_algorithm
 from rl_training.models.normalization import ObservationNormalizer
 from rl_training.rng import TRAINING_EPISODES
 from rl_training.runtime.cadence import PhaseTimer, cpu_threads
-from rl_training.runtime.collector import Collector
+from rl_training.runtime.collector import Collected, Collector
 from rl_training.runtime.setup import make_pool
 from rl_training.tracebacks import WorkerError, frames_of
-from rl_training.types import ObservationSpec, SpaceSpec, State, Step, Transitions
+from rl_training.types import ObservationSpec, SpaceSpec, State, Step
 
 
 class Place(NamedTuple):
@@ -85,7 +88,7 @@ class Call(NamedTuple):
     env_steps: int
     steps: int
     version: int  # of the weights
-    weights: State | None  # None: the collector has them
+    weights: bytes | None  # as ``packed_weights`` made them; None: the collector has them
 
 
 class Answer(NamedTuple):
@@ -95,7 +98,24 @@ class Answer(NamedTuple):
     seen: Step | None  # the steps themselves, for an algorithm with running statistics
     env_steps: int  # over all environments of the collector
     episodes: list[Episode]
-    state: State
+    state: State | bytes  # bytes from another process: ``packed_state``
+
+
+def packed_weights(policy: Policy) -> bytes:
+    """The weights of a policy as they are now."""
+    return safetensors.numpy.save(  # type: ignore[no-any-return]
+        {name: value.cpu().numpy() for name, value in policy.network.state_dict().items()}
+    )
+
+
+def packed_state(state: State | bytes) -> bytes:
+    """The state of a collector for another process of this run. The trainer seldom needs what is in it."""
+    return state if isinstance(state, bytes) else pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
+
+
+def unpacked_state(state: State | bytes) -> State:
+    """The state itself."""
+    return cloudpickle.loads(state) if isinstance(state, bytes) else state
 
 
 class StretchCollector:
@@ -109,33 +129,45 @@ class StretchCollector:
         self.pool, self._policy, self._place = pool, policy, place
         self._collector = Collector(policy, pool, config.seed, timer, stream)
         self._recorder = None
+        self._make_block: Callable[[Any, int | None], Any] = rollout_block
+        self._channels = frame_channels(config, pool.spec)
         self._clip: float | None = None
         self._keeps_steps = False
         if issubclass(algorithm, OffPolicyAlgorithm):
             self._recorder = algorithm.make_recorder(config.algo_kwargs, policy, place.envs)
+            self._make_block = self._recorder.block
             self._clip = config.algo_kwargs.clip_reward  # type: ignore[attr-defined]
             normalizes = any(isinstance(module, ObservationNormalizer) for module in policy.network.modules())
             self._keeps_steps = normalizes or config.algo_kwargs.normalize_rewards  # type: ignore[attr-defined]
+        self._held = HeldStep() if config.collectors.actor_priorities else None
+        if self._held is not None:
+            assert isinstance(policy, EpsilonPolicy)
+            policy.passes_q_values = True
         self._version = -1
 
-    def start(self, state: State | None) -> list[int]:
+    def start(self, state: State | bytes | None) -> list[int]:
         """Starts the first episodes, or continues from a state. Returns the places of the environments that could not be
         restored and started a new episode."""
         if state is None:
             self._collector.start()
             return []
+        state = unpacked_state(state)
         diverged = self._collector.load_state_dict(state)
         if self._recorder is not None:
             self._recorder.load_state_dict(state["recorder"])
+            if self._held is not None:
+                self._held.load_state_dict(state["held"])
             for env in diverged:
                 self._recorder.discard(env)
+                if self._held is not None:
+                    self._held.discard(env)
         return [self._place.first + env for env in diverged]
 
     def play(self, call: Call) -> Answer:
         """Plays a stretch."""
         if call.weights is not None and call.version != self._version:
-            weights = {name: torch.from_numpy(np.array(value)) for name, value in call.weights.items()}  # Ray's are read-only
-            self._policy.load_state_dict(weights)
+            weights = safetensors.numpy.load(call.weights)
+            self._policy.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in weights.items()})
             self._version = call.version
         items: list[Any] = []
         steps: list[Step] = []
@@ -151,21 +183,28 @@ class StretchCollector:
             if self._recorder is None:
                 items.append(RolloutStep(step, collected.carry, collected.next_carry, collected.action_mask))
             else:
-                recorded = self._recorder.record(clipped(step, self._clip), collected.carry)
+                recorded = self._record(clipped(step, self._clip), collected)
                 if recorded is not None:
                     items.append(recorded)
-        return Answer(_block(items), stacked(steps) if steps else None, count, episodes, self.state_dict())
+        seen = stacked(steps) if steps else None
+        return Answer(self._make_block(items, self._channels) if items else None, seen, count, episodes, self.state_dict())
+
+    def _record(self, step: Step, collected: Collected) -> Any:
+        """The items that this step completes, or with initial priorities the one before it; None if there are none."""
+        assert self._recorder is not None
+        if self._held is None:
+            return self._recorder.record(step, collected.carry)
+        assert collected.q_values is not None
+        before = self._held.exchange(step, collected.carry, collected.q_values)
+        return None if before is None else self._recorder.record(*before)
 
     def state_dict(self) -> State:
         recorder = {} if self._recorder is None else self._recorder.state_dict()
-        return {**self._collector.state_dict(), "recorder": recorder}
+        held = {} if self._held is None else self._held.state_dict()
+        return {**self._collector.state_dict(), "recorder": recorder, "held": held}
 
     def close(self) -> None:
         self._collector.close()
-
-
-def _block(items: Sequence[Any]) -> Any:
-    return joined(items) if not items or isinstance(items[0], Transitions) else stacked(items)
 
 
 # ------------------------------------------------------------------------------------------------- in another process
@@ -184,10 +223,9 @@ class Reply(NamedTuple):
 class CollectorServer:
     """A collector in a process of its own, behind two calls that never raise: errors come back as plain data."""
 
-    def __init__(self, content: bytes, state: State | None) -> None:
+    def __init__(self, content: bytes, state: bytes | None) -> None:
         self._state, self._content = state, content
         self._collector: StretchCollector | None = None
-        self._channels: int | None = None
         self._threads = 1
 
     def play(self, call: Call) -> Reply:
@@ -200,7 +238,8 @@ class CollectorServer:
                 diverged = self._begin()
                 assert self._collector is not None
                 with cpu_threads(self._threads):
-                    answer = _packed(self._collector.play(call), self._channels)
+                    answer = self._collector.play(call)
+                    answer = answer._replace(state=packed_state(answer.state))
             except Exception as raised:
                 error = error_data(raised)
         return Reply(answer, diverged, [str(one.message) for one in caught], rounding, error)
@@ -216,7 +255,6 @@ class CollectorServer:
         with cpu_threads(self._threads):
             policy = get_algorithm(config.algo).make_policy(config.algo_kwargs, pool.spec, init_generator(config.seed))
             self._collector = StretchCollector(setup, pool, policy, PhaseTimer())
-            self._channels = frame_channels(config, pool.spec)
             return self._collector.start(self._state)
 
     def close(self) -> None:
@@ -228,26 +266,6 @@ def frame_channels(config: TrainConfig, spec: SpaceSpec) -> int | None:
     """The channels of one frame, if observations are stacks of frames."""
     stack = getattr(config.algo_kwargs, "frame_stack", 1)
     return spec.observation.shape[0] // stack if spec.observation.kind == "image" and stack > 1 else None
-
-
-def _packed(answer: Answer, channels: int | None) -> Answer:
-    """The answer with the steps of its block in their compact form."""
-    block = answer.block
-    if isinstance(block, Step):
-        block = compact(block, channels)
-    elif isinstance(block, RecurrentStep | RolloutStep):
-        block = block._replace(step=compact(block.step, channels))  # type: ignore[arg-type]
-    return answer._replace(block=block)
-
-
-def unpacked(answer: Answer) -> Answer:
-    """The answer with its steps as they were."""
-    block = answer.block
-    if isinstance(block, CompactSteps):
-        block = expanded(block)
-    elif isinstance(block, RecurrentStep | RolloutStep):
-        block = block._replace(step=expanded(block.step))  # type: ignore[arg-type]
-    return answer._replace(block=block)
 
 
 def error_data(error: Exception) -> dict[str, Any]:

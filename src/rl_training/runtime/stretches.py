@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+import safetensors.numpy
 
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.boundary import StepInterrupted
@@ -23,7 +24,7 @@ from rl_training.runtime.collector import acting_copy
 from rl_training.runtime.collector_handles import CollectorLost, Handle, InlineHandle
 from rl_training.runtime.learner import Learner
 from rl_training.runtime.signals import StopRequest
-from rl_training.runtime.stretch_collector import Answer, Call
+from rl_training.runtime.stretch_collector import Answer, Call, packed_weights, unpacked_state
 from rl_training.types import State
 
 #: A collector that dies more often than this in one stretch would die for ever.
@@ -50,10 +51,10 @@ class Stretches:
         self._config, self._handles, self._timer = config, handles, timer
         self._learned = policy
         self._copy = None if on_cpu(policy.network) else acting_copy(policy)
-        self._states: list[State | None] = [None] * len(handles)  # acknowledged
+        self._states: list[State | bytes | None] = [None] * len(handles)  # acknowledged
         self._calls: list[Call | None] = [None] * len(handles)  # that are not answered yet
         self._deaths = [0] * len(handles)  # in the stretch under way
-        self._weights: State = {}  # of the last broadcast
+        self._weights = b""  # of the last broadcast
         self._version = 0
         self._turn = 0
         self._behind = 0  # stretches since the last broadcast
@@ -132,7 +133,7 @@ class Stretches:
             return
         if not self._again:
             if self._behind == 0:
-                self._weights = {name: value.cpu().numpy() for name, value in self._learned.state_dict().items()}
+                self._weights = packed_weights(self._learned)
                 self._version, self._updates = self._version + 1, self._learned_updates
             self._behind = (self._behind + len(idle)) % (self._config.broadcast_interval * len(self._handles))
         self._again = False
@@ -226,8 +227,8 @@ class Stretches:
         again = self._again or self._keeps_weights()
         keeps = again or (self._behind != 0 and self._config.mode != "free")
         return {
-            "states": list(self._states),
-            "weights": dict(self._weights) if keeps else None,
+            "states": [None if state is None else unpacked_state(state) for state in self._states],
+            "weights": dict(sorted(safetensors.numpy.load(self._weights).items())) if keeps else None,  # in no order there
             "behind": self._behind,
             "again": again,
         }
@@ -237,7 +238,7 @@ class Stretches:
         self._behind = 0 if state["weights"] is None else state["behind"]
         self._let_go()
         if state["weights"] is not None:
-            self._weights = dict(state["weights"])
+            self._weights = safetensors.numpy.save({name: np.asarray(value) for name, value in state["weights"].items()})
             self._version += 1
         return []
 

@@ -223,7 +223,7 @@ def text(x: float, y: float, words: str, anchor: str = "start", *, strong: bool 
     return f'<text{shown} x="{x:g}" y="{y:g}" text-anchor="{anchor}">{whole}{escape(words)}</text>'
 
 
-def standalone(title: str, panels: Sequence[tuple[str, Sequence[Line]]], columns: int = 2) -> str:
+def standalone(title: str, panels: Sequence[tuple[str, Sequence[Line]]], columns: int = 2, x_name: str = STEPS) -> str:
     """Panels of curves as an SVG file, each with its name above and the names of its curves below."""
     parts, top = [], 0.0
     for first in range(0, len(panels), columns):
@@ -232,7 +232,7 @@ def standalone(title: str, panels: Sequence[tuple[str, Sequence[Line]]], columns
             legend = "".join(_legend_entry(line, number, HEIGHT + 40) for number, line in enumerate(lines))
             inside = [
                 text(LEFT, 16, name, strong=True),
-                f'<g transform="translate(0 20)">{"".join(line_axes(lines).parts)}</g>',
+                f'<g transform="translate(0 20)">{"".join(line_axes(lines, x_name=x_name).parts)}</g>',
             ]
             parts.append(f'<g transform="translate({k * (WIDTH + 20)} {top:g})">{"".join(inside)}{legend}</g>')
         top += HEIGHT + 50 + 18 * max(len(lines) for _, lines in row)

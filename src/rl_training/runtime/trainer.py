@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl_training.algorithms.base import Algorithm, OnPolicyAlgorithm, init_generator
+from rl_training.algorithms.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm, init_generator
 from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import available_memory, require_memory
 from rl_training.envs.boundary import Boundary
@@ -81,6 +81,8 @@ class Trainer:
             self.device = usable_device(config.device)
             policy.network.to(self.device)
             self.algorithm: Algorithm[Any, Any] = algorithm_class(policy, config.algo_kwargs, self.streams)
+            if isinstance(self.algorithm, OffPolicyAlgorithm):
+                self.algorithm.actor_priorities = config.collectors.actor_priorities
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.timer)
         self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
         self.collector: Collector | Stretches = collecting.make(pool, policy, self.timer)
@@ -88,7 +90,7 @@ class Trainer:
         self.creating = Boundary()  # of the environments for evaluation
         self.env_steps = 0
         self.changes: Mapping[str, Change] = {}  # of settings, since the checkpoint that the run continues from
-        self.episodes = EpisodeStatistics()
+        self.episodes = EpisodeStatistics.of(config)
         self.evaluations = EvaluationBudget(config.eval)
         self.due = {
             "log": Due(config.log.interval),

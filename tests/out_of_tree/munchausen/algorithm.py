@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from rl_training.algorithms.config import Fraction, Positive, PositiveNumber
 from rl_training.algorithms.dqn import dqn_loss
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
+from rl_training.algorithms.q_values import Values, take_action
 from rl_training.algorithms.update import NOTHING, Known
-from rl_training.algorithms.value import LossOutput, ValueAlgorithm, ValueConfig, Values, take_action
+from rl_training.algorithms.value import LossOutput, ValueAlgorithm, ValueConfig
 from rl_training.models import QNetwork, ValueHead
 from rl_training.types import SpaceSpec, TransitionBatch
 

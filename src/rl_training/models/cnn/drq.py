@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rl_training.models import observation as encoding  # it needs NatureCNN of this package
 from rl_training.models.cnn.nature import NATURE_LAYERS, PAPER_LAYERS, Layer
-from rl_training.models.continuous import Actor, GaussianActorCritic, TwinCritic
+from rl_training.models.continuous import Actor, Critics, GaussianActorCritic
 from rl_training.models.custom import CustomTrunk
 from rl_training.models.encoder import Encoder
 from rl_training.models.mlp import PLAIN, Style, make_linear, make_mlp
@@ -86,7 +86,7 @@ class CNNDrQModel(GaussianActorCritic):
             actor_encoder, convolutions = encoders or [encoding.make_encoder(spec, config, generator) for _ in range(2)]
             features, trunk = convolutions.out_features, None
         actor = Actor(make_mlp([actor_encoder.out_features, *hidden, 2 * actions], generator, style), encoder=actor_encoder)
-        critic = TwinCritic(features, actions, hidden, generator, encoder=convolutions, trunk=trunk, style=style)
+        critic = Critics(features, actions, hidden, generator, encoder=convolutions, trunk=trunk, style=style)
         super().__init__(actor, critic, actions, shared_encoder=paper, smooth_std=paper)
         if orthogonal:
             orthogonalize(self, generator)

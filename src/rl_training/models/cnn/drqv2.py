@@ -9,7 +9,7 @@ import torch
 from rl_training.models import observation as encoding  # it needs NatureCNN of this package
 from rl_training.models.cnn.drq import PAPER_FEATURES, Trunk, orthogonalize
 from rl_training.models.cnn.nature import PAPER_LAYERS, Layer
-from rl_training.models.continuous import Actor, ContinuousActorCritic, TwinCritic
+from rl_training.models.continuous import Actor, ContinuousActorCritic, Critics
 from rl_training.models.encoder import Encoder
 from rl_training.models.mlp import PLAIN, Style, make_mlp
 from rl_training.types import ObservationSpec
@@ -39,7 +39,7 @@ class CNNDrQv2Model(ContinuousActorCritic):
         actor_trunk, trunk = (Trunk(convolutions, cnn_features or PAPER_FEATURES, generator) for _ in range(2))
         features = trunk.out_features
         actor = Actor(make_mlp([features, *hidden, actions], generator, style), encoder=actor_trunk)
-        critic = TwinCritic(features, actions, hidden, generator, encoder=convolutions, trunk=trunk, style=style)
+        critic = Critics(features, actions, hidden, generator, encoder=convolutions, trunk=trunk, style=style)
         super().__init__(actor, critic, actions, shared_encoder=True)
         if orthogonal:
             orthogonalize(self, generator)

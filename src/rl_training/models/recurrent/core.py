@@ -29,6 +29,15 @@ class RecurrentCore(nn.Module, ABC):
         super().__init__()
         self.hidden, self.layers = hidden, layers
 
+    def initialise(self, layers: nn.RNNBase, generator: torch.Generator) -> None:
+        """Makes the weights of each gate orthogonal and all biases zero."""
+        for name, parameter in layers.named_parameters():
+            if name.startswith("weight"):
+                for gate in torch.split(parameter.data, self.hidden):
+                    nn.init.orthogonal_(gate, generator=generator)
+            else:
+                nn.init.zeros_(parameter)
+
     def initial_state(self, batch: int) -> Carry:
         """The state at the start of an episode."""
         return tuple(np.zeros((batch, self.layers, self.hidden), np.float32) for _ in self.state_names)

@@ -22,12 +22,7 @@ class GRUCore(RecurrentCore):
         super().__init__(hidden, layers)
         require_room(3 * hidden, max(inputs, hidden), layers)
         self.gru = uninitialised(nn.GRU(inputs, hidden, layers, device="meta"))
-        for name, parameter in self.gru.named_parameters():
-            if name.startswith("weight"):
-                for gate in torch.split(parameter.data, hidden):
-                    nn.init.orthogonal_(gate, generator=generator)
-            else:
-                nn.init.zeros_(parameter)
+        self.initialise(self.gru, generator)
 
     def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, Tensor]:
         (h,) = state

@@ -28,14 +28,9 @@ class LSTMCore(RecurrentCore):
         super().__init__(hidden, layers)
         require_room(4 * hidden, max(inputs, hidden), layers)
         self.lstm = uninitialised(nn.LSTM(inputs, hidden, layers, device="meta"))
-        for name, parameter in self.lstm.named_parameters():
-            if name.startswith("weight"):
-                for gate in torch.split(parameter.data, hidden):
-                    nn.init.orthogonal_(gate, generator=generator)
-            else:
-                nn.init.zeros_(parameter)
-                if name.startswith("bias_ih"):
-                    nn.init.constant_(parameter.data[hidden : 2 * hidden], forget_bias)
+        self.initialise(self.lstm, generator)
+        for k in range(layers):
+            nn.init.constant_(getattr(self.lstm, f"bias_ih_l{k}").data[hidden : 2 * hidden], forget_bias)
 
     def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         h, c = state

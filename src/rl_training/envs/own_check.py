@@ -1,0 +1,96 @@
+"""Checks that the states which environments save themselves hold everything, by what their episodes gave.
+
+That ``get_state`` returns what ``set_state`` was given says nothing of what was left out. So once in a run, a second copy of
+an environment is restored from a state that was saved earlier in an episode, and gets the actions that followed: it must give
+what the episode gave.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rl_training.envs.boundary import Boundary, StepInterrupted
+from rl_training.envs.episode_log import EpisodeLog, EpisodeRecord, first_difference
+from rl_training.envs.restoring import NonDeterministicEnvironment, play
+from rl_training.envs.workers import Worker
+from rl_training.errors import FOREIGN
+from rl_training.types import SpaceSpec, State
+
+#: Steps that the copy makes at most.
+STEPS = 32
+
+
+class Noted(NamedTuple):
+    """A state that was saved."""
+
+    episode: int
+    length: int
+    state: State
+
+
+class OwnStateCheck:
+    """``complete`` is None until the check could be made, and False if it failed: then no such state is saved any more."""
+
+    def __init__(self, make: Callable[[], Worker], spec: SpaceSpec, boundary: Boundary) -> None:
+        self.complete: bool | None = None
+        self._make, self._spec, self._boundary = make, spec, boundary
+        self._noted: dict[int, Noted] = {}
+
+    def note(self, states: Sequence[State | None], episodes: Sequence[int], lengths: Sequence[int]) -> None:
+        """Remembers what has just been saved or restored, until the check is made."""
+        if self.complete is None:
+            found = enumerate(zip(episodes, lengths, states, strict=True))
+            self._noted = {i: Noted(episode, length, state) for i, (episode, length, state) in found if state is not None}
+
+    def check(self, i: int, episode: int, log: EpisodeLog, seed: int, name: str) -> None:
+        """Makes the check with environment i, if a state was noted earlier in the episode that is under way."""
+        noted = self._noted.get(i)
+        if self.complete is not None or noted is None or noted.episode != episode or noted.length >= log.lengths[i]:
+            return
+        if self._boundary.since or self._boundary.broken_off:
+            return  # an environment hangs, and the run is saved as it is
+        record = log.record(i)
+        if len(record.actions) != log.lengths[i]:
+            return  # it is too long to be kept
+        try:
+            problem = self._problem(record, noted, seed)
+        except (StepInterrupted, *FOREIGN):
+            return  # of making another environment, which says nothing of states
+        self.complete, self._noted = problem is None, {}
+        if problem is not None:
+            warnings.warn(
+                f"{name}: its own state does not hold everything: a copy of it that was restored at step {noted.length} of "
+                f"its episode did not go on as the episode did ({problem}); from now on, states are not saved, and episodes "
+                "are replayed when the run is resumed",
+                NonDeterministicEnvironment,
+                stacklevel=4,
+            )
+
+    def _problem(self, record: EpisodeRecord, noted: Noted, seed: int) -> str | None:
+        begin, end = noted.length, min(noted.length + STEPS, len(record.actions))
+        saved = EpisodeRecord(
+            record.actions[begin:end],
+            record.obs[begin : end + 1],
+            record.reward[begin:end],
+            record.mask[begin : end + 1],
+        )
+        self._boundary.enter(end - begin + 2)
+        try:
+            worker = self._make()
+            try:
+                problem = worker.restore_own_state(seed, noted.state)
+                if problem is not None:
+                    return problem
+                log = EpisodeLog(1, self._spec)
+                played = play(worker, saved.actions, self._spec, log)
+            finally:
+                worker.close()
+        finally:
+            self._boundary.leave()
+        found = log.record(0)
+        same_start = {"obs": np.concatenate([saved.obs[:1], found.obs]), "mask": np.concatenate([saved.mask[:1], found.mask])}
+        return first_difference(saved, found._replace(**same_start), played.ended) or played.failure
