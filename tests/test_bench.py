@@ -332,7 +332,7 @@ def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.Capt
     assert "charts/learning.svg" in page
     overview = page.split("<!-- overview: begin -->")[1].split("<!-- overview: end -->")[0]
     assert "charts/overview.svg" in overview
-    assert re.search(r"\| tiny.yaml \| 180 .* pass: 2 of 2", overview)
+    assert re.search(r"\| tiny.yaml \| 240 .* pass: 2 of 2", overview)
     picture = (runs / "charts" / "learning.svg").read_bytes()
     assert b"tiny.yaml (2)" in picture
     results = load_results(runs / "learning.json")["tiny.yaml"]
