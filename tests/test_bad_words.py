@@ -511,6 +511,17 @@ def test_bounds_in_double_precision_are_not_exceeded() -> None:
     assert single.dtype == np.float32
 
 
+def test_bounds_in_single_precision_are_not_exceeded() -> None:
+    """Low + (high - low) rounds to above high for one in six of such pairs."""
+    rng = np.random.default_rng(0)
+    for low, high in np.sort(rng.uniform(-3.0, 3.0, (200, 2)).astype(np.float32)).tolist():
+        spec = ActionSpec("continuous", low=(low,), high=(high,), raw_shape=(1,))
+        least, most = spec.to_env(np.array([[-1.0], [1.0]], np.float32))[:, 0].tolist()
+        assert least == low
+        assert most <= high
+        assert most == pytest.approx(high, abs=1e-6)
+
+
 def test_a_box_of_whole_numbers_is_a_choice_for_each_of_them() -> None:
     pool = SeededEnvPool(RegisteredEnv("misbehaving_envs:Meddling-v0", {"dtype": "int64", "bound": 3}), env_id="Meddling-v0")
     assert (pool.spec.action.kind, pool.spec.action.sizes) == ("multi_discrete", (7, 7))

@@ -43,7 +43,7 @@ BOOTSTRAPS = ".bootstraps.json"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, and where the output goes."""
+    """The jobs of a bench and the places of its output."""
 
     configs: Sequence[str]
     seeds: int | None

@@ -147,7 +147,7 @@ def _digest(name: str, *scores: Array) -> str:
 
 
 class _Kept:
-    """Estimates by the hash of their inputs: those of before, and those that were asked for since."""
+    """Estimates by the hash of their inputs: the stored ones, and those used since."""
 
     def __init__(self, found: dict[str, Any] | None = None) -> None:
         self.found: dict[str, Any] = found or {}

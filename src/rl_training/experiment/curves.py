@@ -1,4 +1,4 @@
-"""Learning curves of runs: which runs belong together, what tells the groups apart, and the points to draw."""
+"""Learning curves of runs: which runs belong together, what distinguishes the groups, and the points to draw."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _first_reached(points: Points, goal: float) -> int | None:
 
 
 def _comparisons(where: str, groups: Sequence[Runs]) -> list[str]:
-    """What needs several groups: who is better, and how often a return is reached."""
+    """Comparisons between groups: which is better, and how often each reaches a return."""
     pairs = list(combinations(groups, 2))[:MOST_PAIRS]
     bars, rows = [], []
     for one, other in pairs:

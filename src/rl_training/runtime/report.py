@@ -1,4 +1,4 @@
-"""``rl-training report``: one or more runs as a page to look at, in one HTML file that asks nobody for anything."""
+"""``rl-training report``: one or more runs on one self-contained HTML page, which makes no requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rl_training.runtime.comparison import compared
 from rl_training.runtime.page import MOST_ROWS, charts, curves, facts, figure, page, section, table, wide_table, write_page
 from rl_training.runtime.svg import Bar, Line, Mark, bar_chart, histogram, number
 
-#: What the metrics of training are about, by a part of their names; the first that fits.
+#: The subjects of training metrics, by a part of their names; the first that fits is used.
 PANELS = {
     "Losses": ("loss",),
     "Values": ("q_value", "target", "td_error", "value", "advantage", "explained"),
@@ -34,7 +34,7 @@ PANELS = {
     "Optimiser": ("learning_rate", "grad", "updates"),
     "Episodes": ("",),
 }
-#: In the other figures.
+#: Metrics that other figures show.
 SHOWN_ELSEWHERE = ("return_mean", "time/")
 
 
@@ -145,7 +145,7 @@ def _distribution(name: str, evaluation: dict[str, Any]) -> str:
 
 
 def _panels(points: dict[str, Points]) -> list[str]:
-    """What training logged, by what it is about."""
+    """Charts of the training metrics, grouped by subject."""
     groups: dict[str, list[str]] = {title: [] for title in PANELS}
     for name in points:
         key = name.removeprefix("train/")
