@@ -18,6 +18,7 @@ import pytest
 from conftest import SHORT
 from moments import PATIENCE, finish, start
 
+from rl_training.errors import counted
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.hooks import Training
 from rl_training.runtime.progress import BarProgress, LineProgress, Progress, choose_progress
@@ -131,3 +132,7 @@ def read_terminal(descriptor: int) -> bytes:
         if error.errno == errno.EIO:  # the other side has closed
             return b""
         raise
+
+
+def test_one_of_a_thing_is_not_several() -> None:
+    assert [counted(n, "episode") for n in (0, 1, 2)] == ["0 episodes", "1 episode", "2 episodes"]

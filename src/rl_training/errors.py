@@ -143,3 +143,8 @@ def described(error: BaseException) -> str:
     if isinstance(error, RelayedError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: ``1 episode``, ``2 episodes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

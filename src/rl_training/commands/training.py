@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rl_training.commands.console import warn
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer, TrainResult
@@ -126,10 +126,10 @@ def _print_summary(result: TrainResult, run_dir: str, option: str) -> None:
     best = "" if result.best_return is None else f" (best during training: {result.best_return:.1f})"
     now = "" if result.steps_now == result.env_steps else f" ({result.steps_now} of them in this session)"
     print(
-        f"trained {result.env_steps} steps{now}, {result.episodes} episodes, {result.updates} updates\n"
+        f"trained {result.env_steps} steps{now}, {counted(result.episodes, 'episode')}, {counted(result.updates, 'update')}\n"
         f"took {total:.1f} s: {shares}\n"
-        f"evaluation: return {evaluation.mean_return:.1f} +- {evaluation.std_return:.1f} over {len(evaluation.returns)} "
-        f"episodes{best}\n"
+        f"evaluation: return {evaluation.mean_return:.1f} +- {evaluation.std_return:.1f} over "
+        f"{counted(len(evaluation.returns), 'episode')}{best}\n"
         f"run directory: {run_dir} (config.yaml, metrics.jsonl, evaluation.json, checkpoints/)\n"
         f"next:\n"
         f"  rl-training eval {run_dir} --episodes 100{option}\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.commands.console import warn
-from rl_training.errors import ObservationError, did_you_mean, shown
+from rl_training.errors import ObservationError, counted, did_you_mean, shown
 
 if TYPE_CHECKING:
     from rl_training.types import ObservationSpec
@@ -41,7 +41,7 @@ def eval_command(arguments: argparse.Namespace) -> int:
     else:
         shown = result.summary()
         print(
-            f"return {result.mean_return:.2f} +- {result.std_return:.2f} over {len(result.returns)} episodes "
+            f"return {result.mean_return:.2f} +- {result.std_return:.2f} over {counted(len(result.returns), 'episode')} "
             f"(min {shown['return_min']:.1f}, max {shown['return_max']:.1f}, mean length {shown['length_mean']:.1f})"
         )
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.errors import CheckpointError, ConfigError, counted
 from rl_training.experiment.files import parse_json, read_small
 from rl_training.experiment.layout import EVALUATION_FILE
 from rl_training.experiment.metrics import METRICS_FILE, read_log
@@ -51,7 +51,7 @@ def describe_run(path: Path) -> str:
     line = f"{path}  {task}, step {step_of(path, log)}/{config.get('total_timesteps')}"
     with contextlib.suppress(OSError, CheckpointError, LookupError, TypeError, ValueError):
         result = parse_json(read_small(path / EVALUATION_FILE), path / EVALUATION_FILE)
-        return f"{line}, return {result['return_mean']:.1f} over {result['episodes']} episodes"
+        return f"{line}, return {result['return_mean']:.1f} over {counted(result['episodes'], 'episode')}"
     returns = (record.get("return_mean") for record in log if record["kind"] == "eval")
     evaluated = [value for value in returns if value is not None]
     return f"{line}, last evaluation {evaluated[-1]:.1f}" if evaluated else line

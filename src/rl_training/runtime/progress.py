@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
+from rl_training.errors import counted
+
 if TYPE_CHECKING:
     from rl_training.runtime.evaluation import EvaluationResult
     from rl_training.runtime.hooks import Training
@@ -114,7 +116,7 @@ class LineProgress(_TimedProgress):
     def on_evaluation(self, result: EvaluationResult) -> None:
         print(
             f"step {self._training.env_steps}/{self._total}  evaluation: return {result.mean_return:.1f} +- "
-            f"{result.std_return:.1f} over {len(result.returns)} episodes",
+            f"{result.std_return:.1f} over {counted(len(result.returns), 'episode')}",
             file=self._stream,
             flush=True,
         )
