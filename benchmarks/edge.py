@@ -2,11 +2,14 @@
 
     python benchmarks/edge.py dqn/cartpole --seed 9                                       train, watch and draw
     python benchmarks/edge.py dqn/cartpole --seed 9 --name huber --set algo_kwargs.huber_delta=1.0
+    python benchmarks/edge.py drqn/cartpole --seed 100                                    the same for a network with memory
     python benchmarks/edge.py --report                                                    only draw what was recorded
 
-Every thousand steps the greedy policy plays episodes beside the run, which this does not change. For every state on the
-way there is the value that the network predicts, max Q(s, a), and the discounted return that really follows. The figure of
-docs/value_learning.md is drawn from benchmarks/results/edge.json.
+Every thousand steps (2500 with memory) the greedy policy plays episodes beside the run, which this does not change. For every
+state on the way there is the value that the network predicts, max Q(s, a), and the discounted return that really follows.
+A network with memory is also asked what it would have predicted if it had seen only the last steps, from a state of zeros:
+how far these values are from those that it acts on shows what they owe to older steps. And it plays episodes in which its
+state is set back to zeros every 10 steps. The figures of docs/value_learning.md are drawn from benchmarks/results/edge.json.
 """
 
 from __future__ import annotations
@@ -17,43 +20,104 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
+from rl_training.algorithms.policy import Policy
+from rl_training.algorithms.recurrent_value import RecurrentQPolicy
 from rl_training.bench.charts import figure
 from rl_training.experiment.config import apply_overrides, load_config_data, resolve_config
 from rl_training.runtime.hooks import Callback, Training
 from rl_training.runtime.trainer import Trainer
+from rl_training.types import Carry
 
 RESULTS = Path(__file__).parent / "results" / "edge.json"
-FIGURE = Path(__file__).parent.parent / "docs" / "charts" / "value_learning.svg"
-EVERY, EPISODES, LIMIT, SEED = 1000, 30, 500, 1_000_000
+CHARTS = Path(__file__).parent.parent / "docs" / "charts"
+EVERY, EVERY_WITH_MEMORY, EPISODES, LIMIT, SEED = 1000, 2500, 30, 500, 1_000_000
+CONTEXTS = (10, 30)  # steps that a network with memory is shown, from a state of zeros
+TRACK = 2.4
 EDGES = (0.0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.1, 2.4)  # of the bins of |x|
 Array = NDArray[Any]
 
 
-def play(policy: EpsilonGreedyPolicy, gamma: float) -> tuple[Array, Array, Array, float]:
-    """|x|, the predicted value and the discounted return at every state of greedy episodes, and their mean length."""
+class Values:
+    """The Q-values of a policy along several episodes at once. Its state is that of the policy; () without memory."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.memory = isinstance(policy, RecurrentQPolicy)
+        if isinstance(policy, RecurrentQPolicy):
+            assert not policy.takes_reward, "this script shows networks that take observations only"
+            self._step = policy.network.numpy_step()
+        else:
+            assert isinstance(policy, EpsilonGreedyPolicy)
+            self._q = policy.q
+        self.initial = policy.initial_carry
+
+    def __call__(self, obs: Array, state: Carry) -> tuple[Array, Carry]:
+        return self._step(obs, state, None) if self.memory else (self._q(obs), ())
+
+    def after(self, observations: Sequence[Array]) -> Array:
+        """The Q-values at the last of these observations, for a network that begins with the first of them."""
+        state, q_values = self.initial(len(observations[0])), np.empty(0)
+        for obs in observations:
+            q_values, state = self(obs, state)
+        return q_values
+
+
+class Played(NamedTuple):
+    """Greedy episodes, (time, episode); a row is meaningful only where ``there``."""
+
+    obs: Array
+    q_values: Array  # (time, episode, action)
+    there: Array
+    fell: Array  # (episode,) whether it ended before the limit
+    ends: dict[str, int]  # how many episodes ended at the limit, off the track, or with the pole down
+
+    def returns(self, gamma: float) -> Array:
+        """The discounted return that follows. Episodes that reach the time limit would go on, so theirs is that of balancing
+        for ever."""
+        left = self.there.sum(axis=0) - np.arange(LIMIT)[:, None]
+        returns: Array = np.where(self.fell, (1 - gamma ** left.clip(0)) / (1 - gamma), 1 / (1 - gamma))
+        return returns
+
+    def surprises(self, values: Values, context: int) -> tuple[float, float] | None:
+        """How far the Q-values are from those after only ``context`` steps, and how often the other action is chosen; means
+        over every 45th step. None if all episodes are too short for it."""
+        distances, flips = [], []
+        for time in range(context, LIMIT, 45):
+            there = self.there[time]
+            if there.any():
+                short = values.after([*self.obs[time - context : time + 1, there]])
+                acted_on = self.q_values[time, there]
+                distances.append(np.abs(short - acted_on).mean())
+                flips.append((short.argmax(axis=1) != acted_on.argmax(axis=1)).mean())
+        return (float(np.mean(distances)), float(np.mean(flips))) if distances else None
+
+
+def play(values: Values, forget_every: int | None = None) -> Played:
+    """Greedy episodes; a memory can be set back to its initial state every few steps."""
     env = gym.make_vec("CartPole-v1", EPISODES, vectorization_mode="vector_entry_point")
     obs, _ = env.reset(seed=SEED)
-    places, values, alive = [], [], [np.ones(EPISODES, bool)]
-    for _ in range(LIMIT):
-        q_values = policy.q(obs)
-        places.append(np.abs(obs[:, 0]))
-        values.append(q_values.max(axis=1))
+    state, alive = values.initial(EPISODES), np.ones(EPISODES, bool)
+    seen, ends = [], {"limit": 0, "track": 0, "pole": 0}
+    for time in range(LIMIT):
+        if forget_every is not None and time % forget_every == 0:
+            state = values.initial(EPISODES)
+        q_values, state = values(obs, state)
+        seen.append((obs, q_values, alive.copy()))
         obs, _, terminated, _, _ = env.step(q_values.argmax(axis=1))
-        alive.append(alive[-1] & ~terminated)
+        off = np.abs(obs[:, 0]) > TRACK
+        ends["track"] += int((alive & terminated & off).sum())
+        ends["pole"] += int((alive & terminated & ~off).sum())
+        alive &= ~terminated
     env.close()
-    there = np.stack(alive[:-1])
-    lengths = there.sum(axis=0)
-    left = lengths - np.arange(LIMIT)[:, None]
-    fell = ~alive[-1]  # episodes that reach the time limit would go on: their return is that of balancing for ever
-    returns = np.where(fell, (1 - gamma ** left.clip(0)) / (1 - gamma), 1 / (1 - gamma))
-    return np.stack(places)[there], np.stack(values)[there], returns[there], float(lengths.mean())
+    ends["limit"] = int(alive.sum())
+    observations, q_all, there = (np.stack(part) for part in zip(*seen, strict=True))
+    return Played(observations, q_all, there, ~alive, ends)
 
 
 class Watch(Callback):
@@ -66,52 +130,77 @@ class Watch(Callback):
         self._training = training
 
     def on_update(self, metrics: Mapping[str, float]) -> None:
-        policy = self._training.policy
-        assert isinstance(policy, EpsilonGreedyPolicy)
-        place, value, truth, length = play(policy, self._training.config.algo_kwargs.gamma)
+        values = Values(self._training.policy)
+        played = play(values)
+        there = played.there
+        place, value = np.abs(played.obs[..., 0])[there], played.q_values.max(axis=2)[there]
+        truth = played.returns(self._training.config.algo_kwargs.gamma)[there]
         bins = np.digitize(place, EDGES) - 1
         inside = [bins == k for k in range(len(EDGES) - 1)]
         record = {
             "step": self._training.env_steps,
-            "return": length,
+            "return": float(there.sum(axis=0).mean()),
+            "ends": played.ends,
             "largest": float(value.max()),
+            "gap": float(np.abs(np.diff(played.q_values, axis=2))[there].mean()),
             "predicted": [float(value[where].mean()) if where.any() else None for where in inside],
             "true": [float(truth[where].mean()) if where.any() else None for where in inside],
         }
+        if values.memory:
+            record["surprises"] = [played.surprises(values, context) for context in CONTEXTS]
+            record["forgetful"] = float(play(values, CONTEXTS[0]).there.sum(axis=0).mean())
         self.records.append(record)
 
 
 def record(config: str, seed: int, overrides: Sequence[str]) -> dict[str, Any]:
     """Trains and returns what was seen on the way."""
-    data = apply_overrides(load_config_data(config), [*overrides, f"log.interval={EVERY}", "eval.interval=1000000"])
+    data = apply_overrides(load_config_data(config), [*overrides, "eval.interval=1000000"])
+    memory = "lstm_size" in type(resolve_config(data).algo_kwargs).model_fields
+    data = apply_overrides(data, [f"log.interval={EVERY_WITH_MEMORY if memory else EVERY}"])
     watch = Watch()
     with closing(Trainer(resolve_config({**data, "seed": seed}))) as trainer:
         trainer.train(evaluate=False, callbacks=[watch])
-    return {"config": config, "seed": seed, "set": [*overrides], "records": watch.records}
+    return {"config": config, "seed": seed, "set": [*overrides], "memory": memory, "records": watch.records}
 
 
 def draw(runs: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Three panels: the return, the largest predicted value, and prediction and truth along the track at the worst moment."""
+    """Three panels: the return, the largest predicted value, and prediction and truth along the track at the worst moment or,
+    with memory, how much of the values depends on what was seen long ago."""
     with figure(path, 11, 3.6, ncols=3) as (_, axes):
         left, middle, right = axes[0]
+        memory = False
         for k, (name, run) in enumerate(runs.items()):
-            records = run["records"]
+            records, memory = run["records"], run.get("memory", False)
             steps = [one["step"] for one in records]
             left.plot(steps, [one["return"] for one in records], color=f"C{k}", linewidth=1.4, label=name)
+            if memory:
+                label = f"{name}, its state set back every {CONTEXTS[0]} steps"
+                left.plot(steps, [one["forgetful"] for one in records], ":", color=f"C{k}", linewidth=1.2, label=label)
             middle.plot(steps, [one["largest"] for one in records], color=f"C{k}", linewidth=1.4, label=name)
-            worst = max(records[len(records) // 2 :], key=lambda one: one["largest"])
-            centres = [(low + high) / 2 for low, high in pairwise(EDGES)]
-            for key, style in (("predicted", "-"), ("true", ":")):
-                seen = [(x, y) for x, y in zip(centres, worst[key], strict=True) if y is not None]
-                label = f"{name}: {key}, step {worst['step']}"
-                right.plot(*zip(*seen, strict=True), style, marker="o", markersize=3, color=f"C{k}", label=label)
+            (_draw_memory if memory else _draw_track)(right, name, records, f"C{k}")
         middle.axhline(50, color="black", linewidth=0.8, linestyle="--", label="largest possible, 1 / (1 - gamma)")
-        titles = ("return of the greedy policy", "largest predicted value", "value along the track")
-        for axis, title in zip(axes[0], titles, strict=True):
+        third = "what a value owes to older steps" if memory else "value along the track"
+        for axis, title in zip(axes[0], ("return of the greedy policy", "largest predicted value", third), strict=True):
             axis.set_title(title, fontsize="medium")
-            axis.set_xlabel("environment steps" if axis is not right else "distance from the middle, |x|")
+            axis.set_xlabel("environment steps" if axis is not right or memory else "distance from the middle, |x|")
             axis.grid(alpha=0.3)
             axis.legend(fontsize="x-small")
+
+
+def _draw_track(axis: Any, name: str, records: Sequence[Mapping[str, Any]], color: str) -> None:
+    worst = max(records[len(records) // 2 :], key=lambda one: one["largest"])
+    centres = [(low + high) / 2 for low, high in pairwise(EDGES)]
+    for key, style in (("predicted", "-"), ("true", ":")):
+        seen = [(x, y) for x, y in zip(centres, worst[key], strict=True) if y is not None]
+        label = f"{name}: {key}, step {worst['step']}"
+        axis.plot(*zip(*seen, strict=True), style, marker="o", markersize=3, color=color, label=label)
+
+
+def _draw_memory(axis: Any, name: str, records: Sequence[Mapping[str, Any]], color: str) -> None:
+    for k, style in enumerate(("-", ":")):
+        seen = [(one["step"], one["surprises"][k][0]) for one in records if one["surprises"][k] is not None]
+        label = f"{name}: more than {CONTEXTS[k]} steps ago"
+        axis.plot(*zip(*seen, strict=True), style, color=color, linewidth=1.2, label=label)
 
 
 def main() -> None:
@@ -128,7 +217,10 @@ def main() -> None:
             parser.error("give a config, or --report")
         runs[arguments.name or arguments.config] = record(arguments.config, arguments.seed, arguments.set)
         RESULTS.write_text(json.dumps(runs) + "\n", "utf-8")
-    draw(runs, FIGURE)
+    for file, memory in (("value_learning.svg", False), ("value_learning_memory.svg", True)):
+        chosen = {name: run for name, run in runs.items() if run.get("memory", False) == memory}
+        if chosen:
+            draw(chosen, CHARTS / file)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def config_of(collectors: dict[str, Any]) -> TrainConfig:
 def without_learning(config: TrainConfig) -> TrainConfig:
     """The same with messages of 256 steps, from which nothing is learned: what is left is the cost of taking them in."""
     data = config.model_dump(mode="json")
-    settings = {**data["algo_kwargs"], "learning_starts": config.total_timesteps - 1}
+    settings = {**data["algo_kwargs"], "learning_starts": config.total_timesteps // 2}
     return config.with_values(algo_kwargs=settings, collectors={**data["collectors"], "stretch": 256 * COLLECTORS // ENVS})
 
 

@@ -64,7 +64,7 @@ def _server() -> socket.socket:
     command = [sys.executable, "-m", "forked", str(theirs.fileno())]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
     theirs.close()
-    process.returncode = 0  # it ends with the socket, and nobody waits for it
+    process.returncode = 0  # it ends with the socket, and is not waited for
     return ours
 
 

@@ -67,7 +67,7 @@ class Block:
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
     def problem(self) -> str | None:
-        """What is wrong with the block, as far as can be told without running it."""
+        """What is wrong with the block, as far as can be seen without running it."""
         if self.skip is not None or self.language in SHOWN:
             return None
         absent = [old for old in self.replace if old not in self.body]

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -33,7 +34,7 @@ from rl_training.experiment.run import step_directories
 from rl_training.runtime.evaluation import EvaluationResult
 
 ROOT = Path(__file__).parent.parent
-REFERENCE = {"seeds": 2, "threshold": 5, "passing": 2, "source": "unpublished"}
+REFERENCE = {"overview": True, "seeds": 2, "threshold": 5, "passing": 2, "source": "unpublished"}
 PEER: dict[str, Any] = {
     "package": "stable-baselines3",
     "algorithm": "stable_baselines3:DQN",
@@ -77,6 +78,10 @@ BENCH = ("bench", "--references", "references.yaml", "--peers-file", "peers.yaml
         ({"seeds": 2, "threshold": 475, "passing": 1}, [500, 0, 0, 0], "FALLS SHORT: 1 of 4"),
         ({"seeds": 3, "threshold": -85, "median": True}, [-500, -85, -70], "pass"),
         ({"seeds": 3, "threshold": -85, "median": True}, [-500, -86, -70], "FALLS SHORT"),
+        ({"seeds": 4, "threshold": 480, "iqm": True}, [0, 470, 490, 500], "pass"),
+        ({"seeds": 4, "threshold": 480, "iqm": True}, [0, 460, 490, 500], "FALLS SHORT"),
+        ({"seeds": 4, "threshold": 480, "iqm": True, "none_below": 400}, [400, 470, 490, 500], "pass"),
+        ({"seeds": 4, "threshold": 480, "iqm": True, "none_below": 400}, [399, 470, 490, 500], "FALLS SHORT"),
         ({"seeds": 3, "below": 100}, [40, 50, 500], "as expected"),
         ({"seeds": 3, "below": 100}, [40, 100, 500], "UNEXPECTED"),
         ({"seeds": 3, "below": 100}, [], "incomplete: 0 of 3 seeds"),
@@ -122,6 +127,7 @@ def test_an_entry_can_be_another_config_with_changes() -> None:
         ({"seeds": 2, "threshold": 3, "source": "x"}, "either threshold with passing"),
         ({**REFERENCE, "below": 3}, "either threshold with passing"),
         ({**REFERENCE, "passing": 3}, "more than seeds"),
+        ({**REFERENCE, "none_below": 3}, "none_below goes with iqm"),
         ({"seeds": 2, "below": 3, "begins_below": 1, "source": "x"}, "begins_below applies to passing seeds"),
         ({**REFERENCE, "treshold": 3}, "treshold"),
         ({**REFERENCE, "seeds": 0}, "seeds"),
@@ -324,6 +330,9 @@ def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.Capt
     page = (runs / "benchmarks.md").read_text()
     assert "pass: 2 of 2" in page
     assert "charts/learning.svg" in page
+    overview = page.split("<!-- overview: begin -->")[1].split("<!-- overview: end -->")[0]
+    assert "charts/overview.svg" in overview
+    assert re.search(r"\| tiny.yaml \| 240 .* pass: 2 of 2", overview)
     picture = (runs / "charts" / "learning.svg").read_bytes()
     assert b"tiny.yaml (2)" in picture
     results = load_results(runs / "learning.json")["tiny.yaml"]

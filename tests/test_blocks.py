@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_config
+from conftest import OFF_POLICY, settings_of, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_training.data import FrameReplayBuffer, RecurrentRecorder, RecurrentReplayBuffer
 from rl_training.data.blocks import compact, expanded, stacked
-from rl_training.data.n_step import StepRecorder
+from rl_training.data.n_step import NStepAccumulator, StepRecorder
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.stretch_collector import frame_channels
@@ -81,6 +81,21 @@ def rows_of(item: Any, envs: slice) -> Any:
         parts = [rows_of(part, envs) for part in item]
         return type(item)(*parts) if hasattr(item, "_fields") else tuple(parts)
     return None if item is None else item[envs]
+
+
+@pytest.mark.parametrize("algo", OFF_POLICY)
+def test_a_collector_elsewhere_records_as_the_replay_does(algo: str) -> None:
+    trainer = Trainer(tiny_config(algo, num_envs=2, algo_kwargs=settings_of(algo, {"n_step": 3, "gamma": 0.9})))
+    learner = trainer.learner
+    assert isinstance(learner, OffPolicyLearner)
+    own = learner.replay.recorder
+    elsewhere = type(learner.algorithm).make_recorder(trainer.config.algo_kwargs, trainer.policy, 2)
+    trainer.close()
+    assert type(elsewhere) is type(own)
+    assert same(elsewhere.state_dict(), own.state_dict())
+    if isinstance(own, NStepAccumulator):
+        assert isinstance(elsewhere, NStepAccumulator)
+        assert (elsewhere.n, elsewhere.gamma) == (own.n, own.gamma) == (3, 0.9)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -19,7 +19,7 @@ from conftest import final_fingerprint, tiny_config
 from rl_training.data import memory
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpoint import MANIFEST, read_checkpoint, verify_checkpoint, write_checkpoint
-from rl_training.experiment.finding import find_checkpoint
+from rl_training.experiment.finding import load_acting
 from rl_training.experiment.run import open_run, step_directories
 from rl_training.runtime.inference import load_policy
 from rl_training.runtime.sessions import resume_training, start_training
@@ -273,7 +273,7 @@ def test_a_damaged_policy_falls_back_with_a_warning(run: Path) -> None:
     newest, before = step_directories(run)[:2]
     flip_a_byte(newest / "policy.safetensors")
     messages: list[str] = []
-    assert find_checkpoint(run, messages.append) == before
+    assert load_acting(run, messages.append).path == before
     assert newest.name in messages[0]
     with pytest.raises(CheckpointError, match="damaged"):
         load_policy(newest, warn=messages.append)

@@ -259,6 +259,7 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(rf"^  {entry.name} +{re.escape(entry.summary)}", printed, re.MULTILINE)
     for name in packaged_configs():
         assert re.search(rf"^  {name} +\w.*", printed, re.MULTILINE), "every config says what it is"
+    assert not re.search(r"[.,;]{2}", printed.replace("al.,", "")), "no remains of what is shown elsewhere"
     assert "rl-training[box2d]" in printed
     assert re.search(r"^  dqn/cartpole .*; return [\d.]+, \d+ s$", printed, re.MULTILINE)
 

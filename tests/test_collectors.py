@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import torch
 import yaml
 from conftest import OFF_POLICY, ON_POLICY, env_of_tests, final_fingerprint, settings_of, tiny_config
-from moments import kill, start, wait_for_checkpoint
+from moments import finish_python, kill, start, wait_for_checkpoint
 
 from rl_training.envs.factory import GivenEnv
 from rl_training.envs.pool import Episode
@@ -104,6 +105,19 @@ def test_a_run_is_resumed_exactly_and_elsewhere(mode: str, interval: int, tmp_pa
     parts = fingerprint(tmp_path / "parts")
     assert parts["files"] == whole["files"]
     assert [record for record in parts["metrics"] if record["kind"] != "change"] == whole["metrics"]
+
+
+def test_training_in_parts_goes_on_with_the_same_processes(tmp_path: Path) -> None:
+    config = stretch_config("dqn", tmp_path / "parts", kind="process", mode="pipelined")
+    whole, _ = trained(config.with_values(output_dir=str(tmp_path / "whole")))
+    trainer = start_training(config, command="test")
+    processes = set()
+    for total in (100, 130, None):
+        trainer.train(total, evaluate=total is None)
+        processes |= set(multiprocessing.active_children())
+    trainer.close()
+    assert len(processes) == 2
+    assert fingerprint(tmp_path / "parts") == whole
 
 
 @pytest.mark.parametrize("name", ["ppo", "recurrent_ppo"])
@@ -285,3 +299,14 @@ def test_the_returns_of_those_that_explore_least_are_logged(tmp_path: Path) -> N
     assert len(returns) > 3
     assert trainer.train_metrics()["return_mean_lowest_epsilon"] == pytest.approx(np.mean(returns[-100:]))
     assert "return_mean_lowest_epsilon" not in EpisodeStatistics.of(stretch_config("dqn", tmp_path)).metrics()
+
+
+def test_a_program_that_would_train_again_in_each_process_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import rl_training\n"
+        "agent = rl_training.DQN('CartPole-v1', num_envs=2, collectors={'kind': 'process', 'count': 2}, learning_starts=50)\n"
+        "agent.learn(200)\n"
+    )
+    done = finish_python(tmp_path / "program.py", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "must do so below if __name__ == '__main__':" in done.stderr

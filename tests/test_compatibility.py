@@ -43,7 +43,7 @@ from rl_training.experiment.config import (
     load_config_data,
     resolve_config,
 )
-from rl_training.experiment.finding import find_checkpoint
+from rl_training.experiment.finding import load_acting
 from rl_training.experiment.registry import get_algorithm
 from rl_training.experiment.run import open_run, step_directories
 from rl_training.experiment.sections import CheckpointConfig, EvalConfig, LogConfig
@@ -314,7 +314,7 @@ def test_a_run_of_a_newer_version_is_refused_by_that_name_and_not_begun_again(ru
     with pytest.raises(IncompatibleError, match=r"rl_training 0\.4\.0"):
         resume_training(run, warn=silent)
     with pytest.raises(IncompatibleError, match=r"rl_training 0\.4\.0"):
-        find_checkpoint(run, silent)
+        load_acting(run, silent)
     with pytest.raises(IncompatibleError, match=r"rl_training 0\.4\.0"):
         load_policy(step_directories(run)[0], silent)
 

@@ -121,7 +121,7 @@ def steps_of_sequences(buffer: RecurrentReplayBuffer) -> list[tuple[Any, ...]]:
 
 
 def n_step_transitions(rows: list[Any], n_step: int) -> list[tuple[Any, ...]]:
-    """The transitions of one episode, with up to so many rewards in each."""
+    """The transitions of one episode, with up to ``n_step`` rewards in each."""
     summed = []
     for t in range(len(rows)):
         window = rows[t : t + n_step]

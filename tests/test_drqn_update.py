@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from learning import must_be
 from replays import held_slots
-from sequences import ACTIONS, STATE, World, make_algorithm, walk_targets
+from sequences import ACTIONS, STATE, World, make_algorithm, walk_q_values, walk_targets
 
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.drqn import DRQN
+from rl_training.algorithms.r2d2 import R2D2, rescale, unrescale
 from rl_training.algorithms.recurrent_value import sequence_td_loss, state_values
+from rl_training.data import RecurrentReplayBuffer
 from rl_training.models import LSTMQNetwork
 
 
@@ -39,6 +43,25 @@ def test_lstm_q_network_vector_obs_returns_q_values_actions_and_state() -> None:
     for before, part in zip(state, reset, strict=True):
         assert not part[1].any()
         assert torch.equal(part[[0, 2]], before[[0, 2]])
+
+
+def test_a_shortcut_leads_around_the_lstm() -> None:
+    network = LSTMQNetwork((4,), 2, init_generator(0), lstm_size=8, shortcut=True, takes_previous=True)
+    obs = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0))
+    previous = torch.randn(5, 3, 3, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        q_values, _ = network.q_values_sequence(obs, network.initial_state(3), previous)
+        state, step = network.initial_state(3), network.numpy_step()
+        carry = tuple(part.numpy() for part in state)
+        for t in range(5):
+            output = network.act(obs[t], state, previous[t])
+            torch.testing.assert_close(output.q_values, q_values[t], rtol=1e-4, atol=1e-5)
+            on_numpy, carry = step(obs[t].numpy(), carry, previous[t].numpy())
+            np.testing.assert_allclose(on_numpy, q_values[t], rtol=1e-4, atol=1e-5)
+            state = output.state
+        for parameter in network.core.parameters():
+            parameter.zero_()  # the LSTM's output is now 0 whatever it is shown
+        assert (network.act(obs[0], network.initial_state(3), previous[0]).q_values.std(dim=0) > 0.01).all()
 
 
 def test_the_loss_of_a_step_by_hand() -> None:
@@ -69,10 +92,13 @@ def test_the_value_of_a_state_by_hand() -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("double", [False, True])
-def test_targets_are_those_of_a_walk_through_the_episodes(double: bool, masked: bool) -> None:
-    algorithm = make_algorithm(DRQN, sequence_length=5, double=double)
-    world = World(300, sequence_length=5, masked=masked, seed=2).run(60)
+@pytest.mark.parametrize(("double", "n_step"), [(False, 1), (True, 1), (True, 3)])
+def test_targets_are_those_of_a_walk_through_the_episodes(double: bool, n_step: int, masked: bool) -> None:
+    algorithm = make_algorithm(DRQN, sequence_length=5, double=double, n_step=n_step)
+    buffer = algorithm.make_replay(2).buffer
+    assert isinstance(buffer, RecurrentReplayBuffer)
+    assert buffer.n_step == n_step
+    world = World(300, sequence_length=5, masked=masked, seed=2, n_step=n_step).run(60)
     batch = world.buffer.gather(held_slots(world.buffer))
     found = algorithm.loss(batch).metrics["target_mean"]
     expected = [cut for env in range(world.num_envs) for cut in world.expected(env)]
@@ -80,6 +106,44 @@ def test_targets_are_those_of_a_walk_through_the_episodes(double: bool, masked: 
         networks = (algorithm.policy.network, algorithm.target)
         targets = walk_targets(*networks, cut, double=double, rescaled=False, masked=masked)
         np.testing.assert_allclose(found[: len(targets), b].numpy(), targets, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", [DRQN, R2D2])
+@pytest.mark.parametrize("masked", [False, True])
+def test_traces_go_on_as_long_as_actions_are_greedy(kind: type[DRQN | R2D2], masked: bool) -> None:
+    options: dict[str, Any] = {"rescale_values": True} if kind is R2D2 else {}
+    algorithm = make_algorithm(kind, sequence_length=8, double=True, n_step=1, trace_lambda=0.7, **options)
+    world = World(300, sequence_length=8, masked=masked, seed=3).run(80)
+    found = algorithm.loss(world.buffer.gather(held_slots(world.buffer))).metrics["target_mean"]
+    to_return, from_return = (unrescale, rescale) if kind is R2D2 else (torch.clone, torch.clone)
+    gone_on = 0
+    for b, cut in enumerate(cut for env in range(world.num_envs) for cut in world.expected(env)):
+        online, target = (walk_q_values(network, cut) for network in (algorithm.policy.network, algorithm.target))
+        steps, errors = len(cut["reward"]), []
+        predicted = [float(to_return(torch.tensor(target[t][cut["action"][t]]))) for t in range(steps)]
+        for t in range(steps):  # the TD error of each step, and whether the trace goes on through its action
+            allowed = cut["mask"][t] if masked else np.ones(ACTIONS, np.bool_)
+            value = float(to_return(torch.tensor(target[t + 1][np.where(allowed, online[t + 1], -np.inf).argmax()])))
+            before = cut["mask"][t - 1] if masked and t else np.ones(ACTIONS, np.bool_)
+            best = online[t][before].max()
+            greedy = online[t][cut["action"][t]] >= best - 0.01 * abs(best)
+            errors.append((cut["reward"][t] + cut["discount"][t] * value - predicted[t], greedy))
+        for t in range(steps):
+            total, weight = predicted[t], 1.0
+            for k in range(t, steps):
+                if k > t and not errors[k][1]:
+                    break
+                weight *= 0.7 * cut["discount"][k - 1] if k > t else 1.0
+                total += weight * errors[k][0]
+                gone_on += k > t and weight > 0
+            expected = float(from_return(torch.tensor(total)))
+            assert float(found[t, b]) == pytest.approx(expected, rel=2e-4, abs=2e-4)
+    assert gone_on > 20
+
+
+def test_traces_and_n_step_targets_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="set n_step to 1, not 3"):
+        make_algorithm(DRQN, n_step=3, trace_lambda=0.9)
 
 
 def test_a_batched_unroll_equals_unrolls_of_each_sequence_alone() -> None:

@@ -33,7 +33,7 @@ def rows() -> list[tuple[list[str], str, str]]:
 
 
 def listed() -> list[str]:
-    """The names that are said to be the same."""
+    """The names that the page calls equal."""
     return NAME.findall(PAGE.read_text("utf-8").partition("are the same:")[2].partition("\n\n")[0])
 
 

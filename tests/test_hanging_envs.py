@@ -383,7 +383,7 @@ def test_a_worker_that_dies_in_a_replay_is_not_called_non_deterministic(tmp_path
 
 
 class Interrupted:
-    """Something that is stopped in the calls of one boundary, and remembers what was said."""
+    """Something that is stopped in the calls of one boundary, and remembers what was printed."""
 
     def __init__(self, boundary: Boundary) -> None:
         self._boundary, self.said = boundary, list[str]()

@@ -60,7 +60,7 @@ def test_a_game_is_restored_exactly() -> None:
 
 @pytest.mark.parametrize("game", ["Asterix", "Breakout", "SpaceInvaders"])
 def test_an_episode_knows_nothing_of_the_one_before(game: str) -> None:
-    """One step in ten repeats the action before it; the first step of an episode has none before it."""
+    """One step in ten repeats the previous action, except the first step of an episode."""
     pytest.importorskip("minatar")
     factory = WrappedEnv(RegisteredEnv(f"rl_training.envs.minatar:MinAtar/{game}-v1"), ({"name": "channels_first"},))
     pool, restored = (SeededEnvPool(factory, num_envs=64, seed=3) for _ in range(2))

@@ -78,7 +78,7 @@ def assert_same(found: Any, expected: Any) -> None:
 @pytest.mark.filterwarnings("ignore:this policy's environment masks")
 @pytest.mark.parametrize(("case", "settings"), CASES)
 def test_it_acts_as_the_agent_does(case: Case, settings: dict[str, Any], made: Made) -> None:
-    """Batches and single observations, over steps with their state, where some episodes start anew."""
+    """Batches and single observations, over steps with their state, where some episodes start again."""
     agent, policy = made(case, **settings)
     obs = random_observations(agent.policy.spec, ROWS)
     states: list[Any] = [None, None]
@@ -137,7 +137,7 @@ def test_files_of_others_are_one_sentence(made: Made, tmp_path: Path) -> None:
         warnings.simplefilter("error")
         load_exported(path)
     changes: list[tuple[Callable[[dict[str, str]], Any], str]] = [
-        (lambda props: props.clear(), "does not say what its inputs are"),
+        (lambda props: props.clear(), "has no description of its inputs"),
         (lambda props: props.update(rl_training="{"), "is not JSON"),
         (lambda props: props.update(rl_training="{}"), "does not fit"),
         (lambda props: props.update(rl_training=props["rl_training"].replace('"obs":', '"view":')), "inputs are not those"),

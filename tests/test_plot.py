@@ -15,7 +15,7 @@ from matplotlib import pyplot
 
 from rl_training.cli import main
 from rl_training.experiment.curves import compare, find_runs, read_curves, smoothed
-from rl_training.experiment.metrics import METRICS_FILE
+from rl_training.experiment.metrics import EPISODES_FILE, METRICS_FILE
 from rl_training.runtime.plot import plot_runs
 
 CONFIG: dict[str, Any] = {"algo": "dqn", "env_id": "CartPole-v1", "seed": 1, "algo_kwargs": {"batch_size": 64, "gamma": 0.99}}
@@ -114,6 +114,26 @@ def test_what_is_drawn(tmp_path: Path, drawn: Callable[[], Any]) -> None:
     plot_runs([make_run(tmp_path / "long", log)], tmp_path / "b.png", metric="loss", title="Mine")
     assert drawn().get_lines()[0].get_marker() == "None"
     assert (drawn().get_title(), drawn().get_ylabel()) == ("Mine", "train/loss")
+
+
+def test_a_run_that_ended_before_its_first_line_is_drawn_from_its_episodes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "short", [{"kind": "change", "step": 30, "log.interval": 100}])
+    episodes = [(10, 1.0), (30, 2.0), (30, 4.0)]
+    records = ({"kind": "episode", "step": step, "return": value, "length": 10} for step, value in episodes)
+    (run / EPISODES_FILE).write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    assert read_curves([run]) == ("train/return_mean", [([10, 30], [1.0, 3.0])])
+    logged = make_run(tmp_path / "logged")
+    (logged / EPISODES_FILE).write_bytes((run / EPISODES_FILE).read_bytes())
+    assert read_curves([logged])[1] == [([100, 200, 300], [10.0, 20.0, 30.0])]
+
+
+def test_a_run_without_the_metric_is_left_out(tmp_path: Path, drawn: Callable[[], Any]) -> None:
+    make_run(tmp_path / "runs" / "good")
+    make_run(tmp_path / "runs" / "fresh", [{"kind": "change", "step": 0}], num_envs=2)
+    for metric in ("return", "loss"):
+        with pytest.warns(UserWarning, match=r"fresh has logged no .*; it is left out of the plot"):
+            assert len(plot_runs([tmp_path / "runs"], tmp_path / "a.png", metric=metric)) == 1
+        assert len(drawn().get_lines()) == 1
 
 
 @pytest.mark.parametrize(

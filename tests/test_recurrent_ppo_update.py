@@ -1,4 +1,4 @@
-"""Recurrent PPO: sequences that never cross an episode, padding that nobody notices, and memory that learns."""
+"""Recurrent PPO: sequences that never cross an episode, padding without effect, and memory that learns."""
 
 from __future__ import annotations
 

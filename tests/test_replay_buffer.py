@@ -17,7 +17,7 @@ from rl_training.types import Transitions
 
 
 def make_transitions(first: int, count: int) -> Transitions:
-    """Transitions whose every field tells their number."""
+    """Transitions whose every field contains their number."""
     numbers = np.arange(first, first + count)
     obs = np.stack([numbers, numbers + 0.25], axis=1).astype(np.float32)
     reward, discount = (numbers / 2).astype(np.float32), (numbers % 3 / 3).astype(np.float32)

@@ -184,13 +184,38 @@ def test_without_rliable_there_are_means(tmp_path: Path, monkeypatch: pytest.Mon
     assert "Probability" not in page.text
 
 
+def test_a_finished_run_shows_its_last_step_even_if_it_logged_nothing_there(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", [{"kind": "change", "step": 100, "log.interval": 1000}], total_timesteps=400)
+    (run / "checkpoints" / "step-0000000400").mkdir()
+    (run / "episodes.jsonl").write_text(json.dumps({"kind": "episode", "step": 390, "return": 5.0, "length": 9}) + "\n")
+    page = written(tmp_path, run)
+    assert "steps400" in page.text
+    assert "3905" in page.text, "the table behind the learning curve"
+
+
+def test_the_config_of_a_run_that_was_changed_on_the_way_does_not_repeat_it(run: Path, tmp_path: Path) -> None:
+    def told(**settings: Any) -> str:
+        change = {"step": 500, "command": "rl-training resume run --set x", "settings": settings}
+        about = {"command": "rl-training train --algo dqn", "changes": [change, "damaged"]}
+        (run / "metadata.json").write_text(json.dumps(about))
+        return written(tmp_path, run).text
+
+    assert "To repeat it exactly" in told(total_timesteps={"from": 500, "to": 9000})
+    text = told(**{"algo_kwargs.learning_rate": {"from": 1e-3, "to": 1e-4}})
+    assert "To repeat it exactly" not in text
+    assert "Settings were changed at step 500 with" in text
+    assert "rl-training resume run --set x" in text
+
+
 @pytest.mark.usefixtures("_few_resamples")
 def test_a_run_without_returns_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = several(tmp_path, seeds=1)
     make_run(runs / "fresh", [{"kind": "train", "step": 0}])
     page = written(tmp_path, runs)
     assert "fresh" not in page.text
-    assert "fresh has logged no returns yet; it is left out of the report" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "fresh has logged no returns yet; it is left out of the report" in said.err
+    assert "2 runs written to" in said.out
 
 
 def test_a_video_is_inside_the_page(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ WholeRun = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
-    """Trains a config to its end without a stop, once for all tests of this module; nobody may change the result."""
+    """Trains a config to its end without a stop, once for all tests of this module, which must not change the result."""
     runs: dict[str, Path] = {}
 
     def train(algo: str, **values: Any) -> Path:

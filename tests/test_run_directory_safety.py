@@ -22,7 +22,7 @@ from rl_training.experiment.checkpoint import (
     seal,
     verify_checkpoint,
 )
-from rl_training.experiment.finding import find_checkpoint
+from rl_training.experiment.finding import load_acting
 from rl_training.experiment.folder import CheckpointFolder
 from rl_training.experiment.layout import ACTING_PARTS
 from rl_training.experiment.run import open_run, step_directories
@@ -197,7 +197,7 @@ def test_a_checkpoint_that_is_a_link_is_passed_over(run: Path, tmp_path: Path) -
     newest.rename(tmp_path / newest.name)
     newest.symlink_to(tmp_path / newest.name)
     said: list[str] = []
-    assert find_checkpoint(run, said.append) == before
+    assert load_acting(run, said.append).path == before
     assert "is a symbolic link" in said[0]
 
 
@@ -212,7 +212,7 @@ def test_a_checkpoint_under_another_name_is_refused_by_name(run: Path) -> None:
         with pytest.raises(CheckpointError, match=r"named after step 9999999999, but its manifest has step \d+"):
             read(copy)
     said: list[str] = []
-    assert find_checkpoint(run, said.append) == newest
+    assert load_acting(run, said.append).path == newest
     trainer = resume_training(run, warn=said.append)
     trainer.close()
     assert f"step-{trainer.env_steps:010d}" == newest.name

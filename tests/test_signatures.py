@@ -51,7 +51,7 @@ def test_help_has_every_setting_with_its_range_and_meaning(agent_class: type[Man
     text = pydoc.plain(pydoc.render_doc(agent_class))
     for line in (
         "gamma: discount factor (float, at least 0 and at most 1; default 0.99)",
-        "env_timeout: seconds that a step or a reset may take",
+        "env_timeout: time limit of a step or a reset in seconds",
         "None: no limit (float | None, above 0; default None)",
     ):
         assert line in text

@@ -258,7 +258,7 @@ def test_what_does_not_fit_a_vector_environment_is_refused() -> None:
         DQN(NativeEnv(AutoresetMode.NEXT_STEP), env_timeout=3, learning_starts=20).learn(60)
     silent = NativeEnv(AutoresetMode.NEXT_STEP)
     silent.metadata = {}
-    with pytest.raises(ConfigError, match=r"does not say when it resets: set metadata\['autoreset_mode'\]"):
+    with pytest.raises(ConfigError, match=r"does not declare when it resets: set metadata\['autoreset_mode'\]"):
         VectorEnvPool(silent)
 
 

@@ -14,7 +14,6 @@ from conftest import TESTS, final_fingerprint, tiny_values
 from rl_training.cli import main
 from rl_training.errors import CheckpointError
 from rl_training.experiment import lock
-from rl_training.experiment.finding import find_checkpoint
 from rl_training.experiment.folder import follow_links
 
 
@@ -72,4 +71,4 @@ def test_a_file_in_the_place_of_a_link_must_name_a_checkpoint(tmp_path: Path) ->
     for name in ("../elsewhere", "/etc", "latest", ""):
         latest.write_text(name)
         with pytest.raises(CheckpointError, match=r"latest points to .* and not to a checkpoint beside it"):
-            find_checkpoint(latest, print)
+            follow_links(latest)

@@ -85,7 +85,7 @@ def _add_resume(commands: Any) -> None:
     resume = _command(commands, "resume", "continue a stopped run, bit for bit", examples)
     _add_run(resume)
     resume.add_argument("--total-timesteps", type=_positive, metavar="N", help="continue until N steps in total")
-    _add_set(resume, "change a setting on the way, which is recorded; may be repeated (`show ALGO` says which can change)")
+    _add_set(resume, "change a setting on the way, which is recorded; may be repeated (`show ALGO` lists what can change)")
     resume.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
@@ -173,7 +173,7 @@ def _add_list_show_plot(commands: Any) -> None:
 
 
 def _add_report(commands: Any) -> None:
-    summary = "write runs as one HTML page with curves, settings and tables; it needs no network to be looked at"
+    summary = "write a report on runs as one HTML page with curves, settings and tables, readable offline"
     report = _command(commands, "report", summary, ("runs/mine", "runs --output report.html"))
     report.add_argument(
         "paths", type=Path, nargs="+", metavar="RUN", help="run directories, or directories with runs below them"

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _print_frames(frames_of(error.__cause__))
         return DIVERGED if isinstance(error, DivergenceError) else USER_ERROR
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's way to say the same
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # how torch reports it
             raise
         reason = f" ({one_line(str(error))})" if str(error) else ""
         print(f"error: the memory is used up{reason}; lower the sizes in the config, or raise ulimit -v", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What the system lets this process use. Windows has no such limits, or does not report them in this way: then None."""
+"""The limits that the system sets for this process; None on Windows, which does not report them in this way."""
 
 from __future__ import annotations
 

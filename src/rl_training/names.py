@@ -50,7 +50,7 @@ def _reason(error: BaseException) -> object:
 
 
 def _advice(module: str, error: BaseException) -> str:
-    """What to do about a module that does not exist. A mistake inside the module speaks for itself."""
+    """Advice for a module that does not exist; empty for a mistake inside the module."""
     absent = isinstance(error, ModuleNotFoundError) and error.name is not None and f"{module}.".startswith(f"{error.name}.")
     if not absent:
         return ""

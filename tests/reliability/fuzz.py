@@ -27,7 +27,7 @@ from reliability.results import append, read
 
 RESULTS = "fuzz.jsonl"
 BATCH = 50  # examples in one process
-#: Of a hundred examples, so many are of each kind.
+#: The number of examples of each kind in a hundred.
 SHARES = {"overrides": 20, "configs": 20, "settings": 10, "predictions": 20, "run directories": 20, "environments": 10}
 Fuzz = Callable[[random.Random, Path], tuple[Any, str | None]]
 
@@ -85,7 +85,7 @@ def next_numbers() -> dict[str, int]:
 
 
 def play(examples: int, only: str | None) -> int:
-    """Tries so many more examples; returns the number of findings."""
+    """Tries this many more examples; returns the number of findings."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         place = Path(name)
         runs: dict[str, Path] = {}

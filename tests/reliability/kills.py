@@ -244,7 +244,7 @@ def kill_a_run(
         ended = in_a_process(partial(continue_run, command(config, run), moment), folder / "log")
         said += ended.printed
         if moment is None or ended.code != -signal.SIGKILL or not ended.reported:
-            break  # a run that is over before the moment is no kill, and one that hangs has told no place
+            break  # a run that ends before the moment is no kill, and one that hangs has reported no place
         kills.append({**asdict(moment), **ended.reported[0], "orphans": ended.orphans})
     if ended.code != 0:
         outcome = f"exit code {ended.code}"
@@ -296,7 +296,7 @@ def summary(records: list[dict[str, Any]]) -> str:
 
 
 def play(kills: int) -> int:
-    """Plays rounds until there are so many more kills; returns the number of runs that did not end identically."""
+    """Plays rounds until there are this many more kills; returns the number of runs that did not end identically."""
     records = read(RESULTS)
     number, done, bad = 1 + max((record["round"] for record in records), default=-1), 0, 0
     while done < kills:

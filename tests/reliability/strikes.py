@@ -46,7 +46,7 @@ def place_of(frame: FrameType, event: str, argument: Any) -> str:
 
 
 def strike(moment: Moment, tell: Callable[[dict[str, str]], None]) -> None:
-    """Arranges the end of this process at this moment; it tells the place just before."""
+    """Arranges the end of this process at this moment; it reports the place just before."""
 
     def die(frame: FrameType, event: str, argument: Any) -> None:
         tell({"place": place_of(frame, event, argument)})

@@ -100,7 +100,7 @@ def not_finite(run: Path, said: str = "") -> str | None:
             try:
                 content = json.loads(text)
             except ValueError:
-                return f"{file.name} is damaged, and nothing was said: {text[:200]}"
+                return f"{file.name} is damaged, and nothing was reported: {text[:200]}"
             for name, value in _numbers(content):
                 if not math.isfinite(value):
                     return f"{file.name}: {name} is {value}"

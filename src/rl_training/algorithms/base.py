@@ -144,7 +144,7 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
         """The replay from which its batches are sampled."""
 
     @classmethod
-    def make_recorder(cls, config: OffPolicyConfigT, policy: Policy, num_envs: int) -> Recorder[Any]:
+    def make_recorder(cls, config: OffPolicyConfigT, policy: Policy, num_envs: int) -> Recorder[Any, Any]:
         """The recorder of this replay alone, for a collector with some of the environments."""
         return make_transition_recorder(policy.spec, num_envs, getattr(config, "n_step", 1), config.gamma)
 
@@ -155,7 +155,7 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
         self.observe_block(block, 0, len(step.reward))
 
     def observe_block(self, block: Step, first: int, num_envs: int) -> None:
-        """The same with several steps, (time, env, ...), of environment ``first`` of ``num_envs`` and those after it."""
+        """``observe`` for several steps, (time, env, ...), of environment ``first`` of ``num_envs`` and those after it."""
         present = block.present
         for normalizer in self.normalizers:
             normalizer.update(block.obs.reshape(-1, *block.obs.shape[2:]) if present is None else block.obs[present])

@@ -183,7 +183,7 @@ class AlgorithmConfig(StrictModel):
     )
     final_learning_rate: PositiveNumber | None = Field(
         None,
-        description="short form of a linear schedule: learning rate at its end; null: as learning_rate says",
+        description="short form of a linear schedule: learning rate at its end; null: learning_rate alone decides",
         json_schema_extra=MAY_CHANGE,
     )
     learning_rate_decay_steps: Count = Field(

@@ -21,7 +21,8 @@ class DRQNConfig(RecurrentValueConfig):
 
 
 class DRQN(RecurrentQLearning[DRQNConfig]):
-    """Deep recurrent Q-learning (Hausknecht & Stone 2015): uniform replay of sequences, one-step targets."""
+    """Deep recurrent Q-learning (Hausknecht & Stone 2015): uniform replay of sequences; one-step targets, or with ``n_step``
+    those of several steps."""
 
     name = "drqn"
     summary = "deep Q-learning with an LSTM, on replayed sequences"

@@ -240,7 +240,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
         self.policy.network.encoder.observe(flat(rollout.obs)[phase.learned])  # type: ignore[operator,union-attr]
         measured = {name: torch.cat([part.reshape(-1) for part in parts]) for name, parts in samples.items()}
         explained, wanted = (flat(array)[phase.learned] for array in (advantage, target))
-        with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverges, which is noticed by its loss
+        with np.errstate(over="ignore", invalid="ignore"):  # divergence is noticed by the loss
             unexplained = torch.as_tensor(np.var(explained) / max(float(np.var(wanted)), 1e-12))
         return UpdateResult({**measured, "explained_variance": 1.0 - unexplained})
 

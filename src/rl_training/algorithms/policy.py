@@ -46,7 +46,7 @@ class Policy(ABC):
     """A network that acts."""
 
     takes_reward: bool = False  # whether ``note_reward`` does anything
-    #: of the first environment that it acts in, among how many; None: it acts in all of them
+    #: the index of the first environment that it acts in, and the number of all; None: it acts in all of them
     place: tuple[int, int] | None = None
 
     def __init__(self, network: nn.Module, spec: SpaceSpec) -> None:

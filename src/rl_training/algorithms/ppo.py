@@ -38,7 +38,7 @@ class ClippedConfig(ActorCriticConfig):
     )
     final_clip_range: PositiveNumber | None = Field(
         None,
-        description="short form of a linear schedule: clip_range at its end; null: as clip_range says",
+        description="short form of a linear schedule: clip_range at its end; null: clip_range alone decides",
         json_schema_extra=MAY_CHANGE,
     )
     clip_range_decay_steps: Count = Field(

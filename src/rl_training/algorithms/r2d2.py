@@ -108,10 +108,11 @@ class R2D2(RecurrentQLearning[R2D2Config]):
         self.last_sequence_priorities = result.priorities
         return result
 
-    def targets(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
-        if not self.config.rescale_values:
-            return super().targets(reward, discount, value)
-        return rescale(super().targets(reward, discount, unrescale(value)))
+    def to_returns(self, value: Tensor) -> Tensor:
+        return unrescale(value) if self.config.rescale_values else value
+
+    def from_returns(self, target: Tensor) -> Tensor:
+        return rescale(target) if self.config.rescale_values else target
 
     def priorities(self, error: Tensor, mask: Tensor) -> Tensor:
         return sequence_priorities(error, mask, self.config.priority_eta)
@@ -124,7 +125,6 @@ class R2D2(RecurrentQLearning[R2D2Config]):
         return PrioritizedRecurrentReplayBuffer(
             **options,
             alpha=config.priority_alpha,
-            n_step=config.n_step,
             overlap=config.overlap,
             burn_in=config.burn_in,
             previous_actions=spec.action.count if config.previous_inputs else 0,

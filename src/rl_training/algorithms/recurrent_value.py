@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.config import Number, Positive
+from rl_training.algorithms.config import Fraction, Number, Positive
 from rl_training.algorithms.epsilon_greedy import EpsilonPolicy, greedy_actions
 from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.update import Known, StageLoss
@@ -32,6 +32,12 @@ class RecurrentValueConfig(TDErrorConfig, QLearningConfig):
 
     buffer_size: Positive = Field(100_000, description="steps kept for replay")
     batch_size: Positive = Field(32, description="sequences in one update")
+    n_step: Positive = Field(1, description="rewards summed in one target")
+    trace_lambda: Fraction = Field(
+        0.0,
+        description="lambda of Watkins's Q(lambda): a target goes on along its sequence as long as the actions are greedy or "
+        "within 1 % of it; 0: n-step targets, whatever the actions were",
+    )
     sequence_length: Positive = Field(20, description="steps in a sequence: the length of backpropagation through time")
     encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM; none with network")
     recurrent_cell: Cell = Field("lstm", description="lstm or gru; the lstm_* settings are those of either")
@@ -39,11 +45,20 @@ class RecurrentValueConfig(TDErrorConfig, QLearningConfig):
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
     forget_bias: Number = Field(1.0, description="initial forget-gate bias of the LSTM, for a longer memory; a GRU has none")
     hidden_sizes: tuple[Positive, ...] = Field((64,), description="widths of the hidden layers after the LSTM")
+    shortcut: bool = Field(
+        False, description="these layers also see the encoder's features, beside what the LSTM makes of them"
+    )
     loss_over_time: Literal["mean", "sum"] = Field(
         "mean",
         description="mean: over all steps of a batch; sum: over the steps of each sequence, then the mean over sequences, "
         "which makes gradients up to sequence_length times as large",
     )
+
+    @model_validator(mode="after")
+    def _one_kind_of_target(self) -> RecurrentValueConfig:
+        if self.trace_lambda and self.n_step != 1:
+            raise ValueError(f"trace_lambda makes targets of as many steps as it can: set n_step to 1, not {self.n_step}")
+        return self
 
 
 RecurrentConfigT = TypeVar("RecurrentConfigT", bound=RecurrentValueConfig)
@@ -178,6 +193,33 @@ def state_values(q_values: Tensor, chooser: Tensor | None, action_mask: Tensor |
     return q_values.gather(2, allowed.argmax(dim=2, keepdim=True)).squeeze(2)
 
 
+#: How far from the best an action may be, as a share of the best value, to count as greedy (Kapturowski et al. 2022).
+GREEDY_TOLERANCE = 0.01
+
+
+def trace_targets(
+    batch: SequenceBatch,  # of one-step rewards
+    value: Tensor,  # (time, batch) of the observation after each step
+    taken: Tensor,  # (time, batch) the target network's value of each action
+    greedy: Tensor,  # (time, batch) whether the action was greedy
+    trace_lambda: float,
+) -> Tensor:
+    """Q(lambda) of Watkins (1989) within sequences, in the form of Retrace (Munos et al., arXiv:1606.02647):
+    G(t) = r(t) + discount(t) * (V(t+1) + lambda * c(t+1) * (G(t+1) - Q(t+1))), where c is 1 for greedy actions and 0 for
+    others, so that no target contains what another policy has made of the future."""
+    target = batch.reward + batch.discount * value
+    going_on = trace_lambda * batch.discount[:-1] * (greedy & batch.mask.bool())[1:]
+    for t in range(len(target) - 2, -1, -1):
+        target[t] += going_on[t] * (target[t + 1] - taken[t + 1])
+    return target
+
+
+def is_greedy(q_values: Tensor, action: Tensor, action_mask: Tensor | None) -> Tensor:
+    """(row, batch, action) and (row, batch) -> whether the actions are the best allowed ones, or nearly."""
+    best = state_values(q_values, None, action_mask)
+    return q_values.gather(2, action.unsqueeze(2)).squeeze(2) >= best - GREEDY_TOLERANCE * best.abs()
+
+
 class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     """The update over sequences."""
 
@@ -211,12 +253,28 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
             q_values, chooser = self._unroll(self.policy.network, batch, steps), None
         with torch.no_grad():
             values = state_values(next_q_values, chooser, batch.action_mask)
-            target = self.targets(batch.reward, batch.discount, values.gather(0, batch.bootstrap))
+            value = values.gather(0, batch.bootstrap)
+            if self.config.trace_lambda:
+                value = self.to_returns(value)
+                taken = self.to_returns(next_q_values[:steps].gather(2, batch.action.unsqueeze(2)).squeeze(2))
+                mask = None if batch.action_mask is None else batch.action_mask[:steps]
+                greedy = is_greedy((next_q_values if chooser is None else chooser)[:steps], batch.action, mask)
+                target = self.from_returns(trace_targets(batch, value, taken, greedy, self.config.trace_lambda))
+            else:
+                target = self.targets(batch.reward, batch.discount, value)
         return sequence_td_loss(q_values, batch.action, target, self.config.huber_delta)
 
     def targets(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
         """The targets of the Q-values; ``value`` is the value to bootstrap from."""
-        return reward + discount * value
+        return self.from_returns(reward + discount * self.to_returns(value))
+
+    def to_returns(self, value: Tensor) -> Tensor:
+        """What the network predicts -> the returns that it stands for."""
+        return value
+
+    def from_returns(self, target: Tensor) -> Tensor:
+        """The inverse of ``to_returns``."""
+        return target
 
     def _targets_of_arrays(self, reward: Array, discount: Array, value: Array) -> Array:
         target: Array = self.targets(*map(torch.from_numpy, (reward, discount, value))).numpy()
@@ -260,6 +318,7 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
                 "observation": spec.observation,
                 "stack": config.frame_stack if spec.observation.images else 1,
                 "sequence_length": config.sequence_length,
+                "n_step": config.n_step,
                 "state_shapes": tuple(array.shape[1:] for array in state),
                 "gamma": config.gamma,
                 "num_envs": num_envs,
@@ -303,4 +362,5 @@ def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
         "forget_bias": config.forget_bias,
         "cell": config.recurrent_cell,
         "hidden_sizes": config.hidden_sizes,
+        "shortcut": config.shortcut,
     }

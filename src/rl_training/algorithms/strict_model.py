@@ -34,7 +34,7 @@ _SEARCHED = "searched"
 
 
 def searched(**how: list[float | int]) -> dict[str, JsonValue]:
-    """Declares the range in which ``tune`` looks for a setting, if nobody gives another: ``searched(log=[1e-5, 1e-2])``,
+    """Declares the range in which ``tune`` searches by default: ``searched(log=[1e-5, 1e-2])``,
     ``searched(uniform=[0.01, 0.2])`` or ``searched(choice=[32, 64])``. A subclass that redefines the setting keeps it."""
     return {_SEARCHED: {kind: [*values] for kind, values in how.items()}}
 

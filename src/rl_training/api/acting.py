@@ -36,7 +36,7 @@ class ActingAgent(ABC):
         self._policy: Policy | None = None
         self._closed = False
         self._divergence: str | None = None  # why the policy cannot be used
-        self._trust: Trust | None = None  # of a loaded agent, whose config is not the user's own
+        self._trust: Trust | None = None  # set for a loaded agent, whose config is not the user's own
         self._predict_rng = RandomStreams(config.seed)["predict"]
 
     @abstractmethod

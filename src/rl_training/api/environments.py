@@ -63,7 +63,7 @@ def _described_by_spec(env: gym.Env[Any, Any]) -> dict[str, Any] | None:
 
 
 def factory_of(env: EnvLike) -> EnvFactory:
-    """What creates the environment."""
+    """The factory of the environment."""
     values, factory = describe_env(env)
     return factory or RegisteredEnv(values["env_id"])
 

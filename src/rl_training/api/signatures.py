@@ -1,5 +1,5 @@
-"""The signatures of the managed classes, made from the models of their settings, so that nobody writes them twice, and the
-sorting of keyword arguments into a config.
+"""The signatures of the managed classes, derived from the models of their settings, and the sorting of keyword arguments
+into a config.
 
 ``inspect.signature``, ``help()`` and interactive completion read what ``with_signature`` makes; type checkers and editors
 read ``rl_training/__init__.pyi``, which ``make stubs`` writes from ``parameters_of``.
@@ -17,7 +17,7 @@ from rl_training.experiment.config import TrainConfig, rename_old
 from rl_training.experiment.registry import AlgorithmClass, name_of
 from rl_training.experiment.settings import Setting, groups_of, settings_of
 
-#: Settings of ``TrainConfig`` that are not arguments: the class and ``env`` say what they are.
+#: Settings of ``TrainConfig`` that are not arguments: the class and ``env`` determine them.
 IMPLIED = frozenset({"algo", "env_id", "env_from_python", "algo_kwargs"})
 #: The arguments of every constructor that are not settings.
 FURTHER = (

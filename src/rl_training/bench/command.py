@@ -18,6 +18,7 @@ from rl_training.bench.report import (
     draw_curves,
     learning_table,
     made_with,
+    overview_table,
     peer_table,
     race_key,
     race_table,
@@ -42,7 +43,7 @@ BOOTSTRAPS = ".bootstraps.json"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, and where the output goes."""
+    """The jobs of a bench and the places of its output."""
 
     configs: Sequence[str]
     seeds: int | None
@@ -213,11 +214,17 @@ def write_report(plan: Plan) -> str:
 
 
 def _write_sections(plan: Plan, ours: Results, theirs: Results, races: Results) -> str:
-    picture = plan.page.parent / "charts" / "learning.svg"
-    drawn = draw_curves(plan.references, ours, theirs, plan.peers, picture)
-    sections = {"learning": f"{learning_table(plan.references, ours)}\n\n{made_with(ours.values())}"}
-    if drawn:
-        sections["learning"] = f"![learning curves](charts/{picture.name})\n\n{sections['learning']}"
+    def with_curves(results: Results, file: str, text: str) -> str:
+        drawn = draw_curves(plan.references, results, theirs, plan.peers, plan.page.parent / "charts" / file)
+        return f"![learning curves](charts/{file})\n\n{text}" if drawn else text
+
+    sections = {}
+    chosen = [config for config, reference in plan.references.items() if reference.overview]
+    if chosen:
+        shortened = {config: ours[config] for config in chosen if config in ours}
+        sections["overview"] = with_curves(shortened, "overview.svg", overview_table(plan.references, ours))
+    table = f"{learning_table(plan.references, ours)}\n\n{made_with(ours.values())}"
+    sections["learning"] = with_curves(ours, "learning.svg", table)
     if plan.peers:
         sections["peers"] = (
             f"{peer_table(plan.references, plan.peers, ours, theirs)}\n\n{made_with(theirs.values())}".rstrip()

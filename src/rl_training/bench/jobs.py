@@ -57,7 +57,7 @@ class Job:
     peer: Peer | None = None
     race: float | None = None  # the return that ends the race
     reference: Reference | None = None  # may name another config, with overrides
-    content: dict[str, Any] | None = None  # of the config, where its file may not exist: on another machine
+    content: dict[str, Any] | None = None  # the config itself, for a machine without its file
 
     @property
     def path(self) -> Path:
@@ -158,7 +158,7 @@ class Job:
         temporary.replace(self.result_file)
 
     def outcome(self) -> dict[str, Any]:
-        """What the tables and curves need from a finished job."""
+        """The outcome of a finished job, for the tables and curves."""
         result: dict[str, Any] = json.loads(self.result_file.read_text("utf-8"))
         if self.race is not None:
             return {**result, "config": self.digest}

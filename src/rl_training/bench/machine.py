@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
-#: Of the repository, if the package is used from one.
+#: The root of the repository, if the package is used from one.
 ROOT = Path(__file__).parents[3]
 COMMON_PACKAGES = ("rl-training", "torch", "numpy", "gymnasium")
 

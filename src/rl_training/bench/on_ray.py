@@ -54,13 +54,13 @@ class RayRunner(Runner):
         return None if problem is None else str(problem)
 
     def _running(self) -> str:
-        """Those that a log shows: the others wait for a CPU, or run where no folder is shared."""
+        """A line on the tasks whose logs can be seen; the others wait for a CPU, or run where no folder is shared."""
         states = [f"{job.label} at {step} of {self._total[job]}" for job in list(self._active) if (step := self._steps(job))]
         return f"{len(self._active)} tasks on Ray; running: {', '.join(states) or 'nothing that is seen from here'}"
 
 
 def run_task(job: str, version: str) -> tuple[str | None, dict[str, str]]:
-    """What Ray runs on a node. Returns what went wrong, or None, and the files with the results."""
+    """The task that Ray runs on a node. Returns what went wrong, or None, and the files with the results."""
     if version != __version__:
         return f"the node {platform.node()} has rl-training {__version__}, the bench has {version}; install the same", {}
     try:

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from rl_training.algorithms.config import Count, Number, Positive, PositiveNumber
 from rl_training.algorithms.strict_model import StrictModel
 from rl_training.errors import ConfigError
+from rl_training.experiment.aggregate import point_interquartile_mean
 from rl_training.experiment.config import apply_overrides, load_config_data, parse_yaml
 
 Entry = TypeVar("Entry", bound=StrictModel)
@@ -30,20 +31,27 @@ class Reference(StrictModel):
     first_seed: Count = Field(0, description="the first of these seeds; not one that the settings were tuned on")
     threshold: Number | None = Field(None, description="return to reach")
     passing: Positive | None = Field(None, description="how many of the seeds must reach it ...")
-    median: bool = Field(False, description="... or: their median must reach it")
+    median: bool = Field(False, description="... or: their median must reach it ...")
+    iqm: bool = Field(False, description="... or: their interquartile mean must reach it")
+    none_below: Number | None = Field(None, description="with iqm: and none of them may end below this")
     below: Number | None = Field(None, description="for a control: the median must stay below this")
     begins_below: Number | None = Field(None, description="a seed passes only if its first evaluation was below this")
     config: str | None = Field(None, description="the config to run, if it differs from the entry's name ...")
     set: tuple[str, ...] = Field((), description="... and overrides for it: KEY=VALUE")
     published: Number | None = Field(None, description="the figure given by the source")
     source: str = Field(description="the published figure, and who published it")
+    overview: bool = Field(False, description="whether the table and the curves at the top of the page have it")
 
     @model_validator(mode="after")
     def _one_rule(self) -> Reference:
-        rules = (self.below is not None, self.passing is not None, self.median)
+        rules = (self.below is not None, self.passing is not None, self.median, self.iqm)
         bars = (self.below is not None, self.threshold is not None)
         if sum(bars) != sum(rules) or sum(rules) > 1:
-            raise ValueError("give either threshold with passing, threshold with median: true, below alone, or none of these")
+            raise ValueError(
+                "give either threshold with passing, threshold with median: true or iqm: true, below alone, or none of these"
+            )
+        if self.none_below is not None and not self.iqm:
+            raise ValueError("none_below goes with iqm: true; with passing: all seeds, the threshold says it")
         if self.begins_below is not None and self.passing is None:
             raise ValueError("begins_below applies to passing seeds: give it together with passing")
         if self.passing is not None and self.passing > self.seeds:
@@ -58,7 +66,9 @@ class Reference(StrictModel):
         if self.threshold is None:
             return "-"
         begin = "" if self.begins_below is None else f" from below {self.begins_below:g}"
-        return f"{self.threshold:g}{begin} ({'median' if self.median else f'{self.passing} of {self.seeds}'})"
+        rule = "median" if self.median else "IQM" if self.iqm else f"{self.passing} of {self.seeds}"
+        worst = "" if self.none_below is None else f", none below {self.none_below:g}"
+        return f"{self.threshold:g}{begin} ({rule}{worst})"
 
     def data(self, name: str) -> dict[str, Any]:
         """The config data of the entry with this name."""
@@ -81,7 +91,9 @@ class Reference(StrictModel):
         if self.threshold is None:
             return "for comparison"
         if self.passing is None:
-            return "pass" if median(returns) >= self.threshold else "FALLS SHORT"
+            middle = point_interquartile_mean(returns) if self.iqm else median(returns)
+            enough = middle >= self.threshold and (self.none_below is None or min(returns) >= self.none_below)
+            return "pass" if enough else "FALLS SHORT"
         begun = [self._begins_low(value) for value in first or [None] * len(returns)]
         passed = sum(value >= self.threshold and low for value, low in zip(returns, begun, strict=True))
         enough = passed * self.seeds >= self.passing * len(returns)

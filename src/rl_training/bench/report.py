@@ -32,6 +32,7 @@ LEARNING_HEADER = (
     "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s",
     "commit",
 )  # fmt: skip
+OVERVIEW_HEADER = ("config", "env steps", "IQM of the final returns", "seeds", "to reach", "verdict", "CPU time of a run")
 PEER_HEADER = (
     "task", "steps", "seeds", "ours, IQM", "peer", "peer, IQM", "P(ours better)", "CPU s: ours, peer", "peer's settings",
 )  # fmt: skip
@@ -90,6 +91,24 @@ def learning_table(references: Mapping[str, Reference], results: Results) -> str
             )
         )
     return markdown_table(LEARNING_HEADER, rows)
+
+
+def overview_table(references: Mapping[str, Reference], results: Results) -> str:
+    """A short row for each reference that belongs into the overview."""
+    rows = []
+    for config, reference in references.items():
+        outcomes = results.get(config, {})
+        if not reference.overview:
+            continue
+        if not outcomes:
+            rows.append((config, "", "not run", "", reference.bar, "not run", ""))
+            continue
+        steps = max(outcome["steps"] for outcome in outcomes.values())
+        outdated = _outdated(Job(config, 0, Path(), reference=reference), outcomes)
+        verdict = f"{outdated}{_verdict(reference, outcomes)}"
+        iqm = _iqm(returns_of(outcomes))
+        rows.append((config, f"{steps:,}", iqm, str(len(outcomes)), reference.bar, verdict, f"{_seconds_of(outcomes)} s"))
+    return markdown_table(OVERVIEW_HEADER, rows)
 
 
 def _verdict(reference: Reference | None, outcomes: Outcomes) -> str:

@@ -1,1 +1,1 @@
-"""What each command of the command line does. Torch is imported only by the commands that need it."""
+"""The commands of the command line. Torch is imported only by the commands that need it."""

@@ -1,4 +1,4 @@
-"""What all commands say in the same way."""
+"""Output that all commands share."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def plot_command(arguments: argparse.Namespace) -> int:
 
 
 def report_command(arguments: argparse.Namespace) -> int:
-    """Writes runs as a page to look at."""
+    """Writes a report on runs as one HTML page."""
     from rl_training.runtime.report import write_report
 
     with contextlib.ExitStack() as stack:

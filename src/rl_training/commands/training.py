@@ -55,8 +55,8 @@ def note_expectation(trainer: Trainer, name: str | None) -> None:
     if name is None or expected is None or trainer.initial is not None:
         return
     private = ("seed", "output_dir", "device")
-    packaged, ours = resolve_config(load_config_data(name)).describe(), trainer.config.describe()
-    if all(packaged[key] == ours[key] for key in packaged if key not in private):
+    packaged, current = resolve_config(load_config_data(name)).describe(), trainer.config.describe()
+    if all(packaged[key] == current[key] for key in packaged if key not in private):
         trainer.progress.note(f"expect: {expected} (medians over seeds, measured on two cores: docs/benchmarks.md)")
 
 

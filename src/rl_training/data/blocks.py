@@ -37,7 +37,7 @@ def _stack(values: Sequence[Any]) -> Any:
 
 
 def _with_presence(steps: Sequence[Step]) -> Sequence[Step]:
-    """If environments are missing in some of the steps, all steps say which are there."""
+    """Sets ``present`` in all steps if environments are missing in some of them."""
     if all(step.present is None for step in steps):
         return steps
     return [step._replace(present=np.ones(len(step.reward), np.bool_)) if step.present is None else step for step in steps]

@@ -61,9 +61,9 @@ def _layout(frame: np.dtype[Any], action: np.dtype[Any], masked_actions: int) ->
     layout: dict[str, np.dtype[Any]] = {
         "frame": frame,
         "action": action,
-        "reward": np.dtype(np.float32),  # of one step until its window is complete, then the n-step sum
+        "reward": np.dtype(np.float32),  # the reward of one step until its window is complete, then the n-step sum
         "discount": np.dtype(np.float32),
-        "length": np.dtype(np.int32),  # of the window: slots from here to the observation to bootstrap from
+        "length": np.dtype(np.int32),  # of its window: the slots from here to the observation to bootstrap from
         "age": np.dtype(np.int32),  # number of earlier frames in the episode, at most stack - 1
     }
     if masked_actions:

@@ -114,7 +114,7 @@ class FrameReplayBuffer(BlockRings):
             f"least {enough}, or lower algo_kwargs.batch_size",
             stacklevel=2,
         )
-        self._batch_size = 0  # said once
+        self._batch_size = 0  # warn only once
 
     def _items(self, env: int, windows: range, ended: bool) -> range:
         return windows

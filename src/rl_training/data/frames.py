@@ -34,7 +34,7 @@ class Frames(ABC):
 
     @abstractmethod
     def newest(self, obs: Array) -> Array:
-        """What slots store of observations, (..., *shape)."""
+        """The part of observations (..., *shape) that slots store."""
 
     @abstractmethod
     def split(self, obs: Array) -> Sequence[Array]:
@@ -129,7 +129,7 @@ class MixedFrames(Frames):
         super().__init__(stack)
         self._spec = spec
         self._size = spec.shape[0]
-        #: of each leaf: whether it is an image, its place in an observation, and its place in a slot
+        #: for each leaf: whether it is an image, its place in an observation, and its place in a slot
         self._places: list[tuple[bool, slice, slice]] = []
         end = 0
         for leaf, place in zip(spec.leaves, spec.places, strict=True):

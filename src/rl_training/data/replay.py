@@ -1,12 +1,13 @@
 """Replay: turns the steps of a run into batches for its updates.
 
 A recorder turns steps into items (n-step transitions, steps with recurrent states), a buffer stores items and samples
-batches. ``Replay`` joins the two; their item types must agree, so a mismatched pair does not type-check.
+batches. ``Replay`` joins the two; their types of items and of blocks (several steps at once) must agree,
+so a mismatched pair does not type-check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -25,18 +26,20 @@ class Sampled(Protocol):
 
 ItemT = TypeVar("ItemT")
 BatchT = TypeVar("BatchT", bound=Sampled)
-ItemT_co = TypeVar("ItemT_co", covariant=True)
+BlockT = TypeVar("BlockT")
+BlockT_co = TypeVar("BlockT_co", covariant=True)
 ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
+BlockT_contra = TypeVar("BlockT_contra", contravariant=True)
 BatchT_co = TypeVar("BatchT_co", bound=Sampled, covariant=True)
 
 
-class Recorder(Protocol[ItemT_co]):
+class Recorder(Protocol[ItemT, BlockT_co]):
     """Turns steps into items."""
 
-    def record(self, step: Step, carry: Carry) -> ItemT_co | None:
+    def record(self, step: Step, carry: Carry) -> ItemT | None:
         """The items that this step completes; ``carry`` is the policy's carry after the step, not yet reset."""
 
-    def block(self, recorded: Any, frame_channels: int | None) -> Any:
+    def block(self, recorded: Sequence[ItemT], frame_channels: int | None) -> BlockT_co:
         """The items of several steps, at least one, for ``Buffer.add_block``. ``frame_channels`` is the number of channels of
         a frame if observations are stacks of frames."""
 
@@ -48,7 +51,7 @@ class Recorder(Protocol[ItemT_co]):
     def load_state_dict(self, state: State) -> None: ...
 
 
-class Buffer(Protocol[ItemT_contra, BatchT_co]):
+class Buffer(Protocol[ItemT_contra, BlockT_contra, BatchT_co]):
     """Stores items and samples batches."""
 
     def __len__(self) -> int: ...
@@ -58,7 +61,7 @@ class Buffer(Protocol[ItemT_contra, BatchT_co]):
 
     def add(self, items: ItemT_contra, /) -> None: ...
 
-    def add_block(self, block: Any, /, first: int) -> None:
+    def add_block(self, block: BlockT_contra, /, first: int) -> None:
         """Adds a block of a recorder of some of the environments, the first of which has this index."""
 
     def sample(self, batch_size: int, beta: float = ...) -> BatchT_co: ...
@@ -85,16 +88,16 @@ class Replay(Generic[BatchT]):
 
     def __init__(
         self,
-        recorder: Recorder[ItemT],
-        buffer: Buffer[ItemT, BatchT],
+        recorder: Recorder[ItemT, BlockT],
+        buffer: Buffer[ItemT, BlockT, BatchT],
         *,
         batch_size: int,
         beta: Callable[[int], float] | None = None,
         clip_reward: float | None = None,
     ) -> None:
         """``beta`` is the importance-sampling exponent of a prioritised buffer as a function of the env steps."""
-        self.recorder: Recorder[Any] = recorder
-        self.buffer: Buffer[Any, BatchT] = buffer
+        self.recorder: Recorder[Any, Any] = recorder
+        self.buffer: Buffer[Any, Any, BatchT] = buffer
         self.batch_size = batch_size
         self._beta, self._clip = beta, clip_reward
 
@@ -134,14 +137,14 @@ class Replay(Generic[BatchT]):
             self.buffer.update_priorities(batch.indices, priorities)
 
     def state_dict(self) -> State:
-        """What is stored."""
+        """The stored items."""
         return self.buffer.state_dict()
 
     def load_state_dict(self, state: State) -> None:
         self.buffer.load_state_dict(state)
 
     def snapshot(self) -> Snapshot:
-        """What is stored, to be saved while training continues. A buffer without rings is copied whole."""
+        """The stored items, to be saved while training continues. A buffer without rings is copied whole."""
         if isinstance(self.buffer, SegmentedBuffer):
             return self.buffer.snapshot()
         return Snapshot(self.buffer.state_dict(), ())
@@ -159,13 +162,13 @@ class Replay(Generic[BatchT]):
             self.buffer.load_state_dict(state["rest"])
 
     def rest_dict(self, *, whole: bool) -> State:
-        """What a snapshot has beside its rings; with ``whole``, what it has of a buffer without rings."""
+        """The part of a snapshot that is not in its rings; with ``whole``, the state of a buffer without rings."""
         if isinstance(self.buffer, SegmentedBuffer) and not whole:
             return self.buffer.rest_dict()
         return self.buffer.state_dict()
 
     def open_state_dict(self) -> State:
-        """What is still being recorded, such as incomplete n-step windows."""
+        """The items that are still incomplete, such as n-step windows."""
         return self.recorder.state_dict()
 
     def load_open_state_dict(self, state: State) -> None:

@@ -169,7 +169,7 @@ ReadBlock = Callable[[Block], Mapping[str, Array]]
 class SegmentedBuffer(ABC):
     """A buffer whose memory consists of rings."""
 
-    _unsaved: Unsaved | None = None  # of the last snapshot
+    _unsaved: Unsaved | None = None  # what is left to save of the last snapshot
 
     @abstractmethod
     def rings(self) -> list[Ring]:

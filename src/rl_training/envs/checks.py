@@ -28,7 +28,7 @@ class ObservationOutsideSpace(UserWarning):
 
 
 class Receiver:
-    """Stores observations that are one array, and masks, in the rows of a batch, if they are what the spaces say."""
+    """Stores observations that are one array, and masks, in the rows of a batch, if they fit the spaces."""
 
     def __init__(self, leaf: ObservationLeaf, action: ActionSpec) -> None:
         self._encode, self._leaf, self._raw_shape = leaf.encode, leaf, leaf.raw_shape
@@ -85,7 +85,7 @@ class TreeReceiver:
 
 
 def make_receiver(spec: SpaceSpec) -> Receiver | TreeReceiver:
-    """What stores the observations and masks of these spaces."""
+    """The receiver for the observations and masks of these spaces."""
     return Receiver(spec.observation.leaves[0], spec.action) if spec.observation.plain else TreeReceiver(spec)
 
 

@@ -54,7 +54,7 @@ class EpisodeLog:
         self._rows = [np.empty(0, self._row) for _ in range(num_envs)]
         self._kept = [0] * num_envs  # rows in use
         nothing = np.empty(0, np.uint32)
-        self._first: list[tuple[Array, NDArray[np.bool_] | None] | None] = [None] * num_envs  # of resets, not digested yet
+        self._first: list[tuple[Array, NDArray[np.bool_] | None] | None] = [None] * num_envs  # resets not digested yet
         self._first_digests: list[tuple[Digests, Digests]] = [(nothing, nothing)] * num_envs
         self._waiting: list[_Waiting] = []
         self._since = [0] * num_envs  # the waiting steps from here on are of the episode under way

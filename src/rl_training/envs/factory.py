@@ -55,7 +55,7 @@ class RegisteredEnv:
             raise UserCodeError(f"environment {self.env_id} cannot be created {given} ({described(error)})") from error
 
     def _find(self) -> Callable[..., Env]:
-        """What creates the environment: a class or function of the module, or else Gymnasium."""
+        """The function that creates the environment: from the user's module, or else Gymnasium's."""
         module, name = split_name(self.env_id)
         package = package_of(self.env_id)
         if package is not None:

@@ -1,4 +1,4 @@
-"""What is kept of the info that an environment gives with the last step of an episode."""
+"""The part of the info of an episode's last step that is kept."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rl_training.envs.boundary import Boundary, StepInterrupted
 from rl_training.envs.episode_log import EpisodeLog, EpisodeRecord, first_difference
-from rl_training.envs.restoring import NonDeterministicEnvironment, play
+from rl_training.envs.restoring import NonDeterministicEnvironment, own_states, play
 from rl_training.envs.workers import Worker
 from rl_training.errors import FOREIGN
 from rl_training.types import SpaceSpec, State
@@ -39,6 +39,28 @@ class OwnStateCheck:
         self.complete: bool | None = None
         self._make, self._spec, self._boundary = make, spec, boundary
         self._noted: dict[int, Noted] = {}
+
+    def states(
+        self,
+        workers: Sequence[Worker],
+        episodes: Sequence[int],
+        log: EpisodeLog,
+        seed: Callable[[int, int], int],
+        name: Callable[[int], str],
+    ) -> list[State | None] | None:
+        """The states that environments save themselves now, unless they were found to be incomplete. ``seed`` and ``name``
+        are functions of an environment's index, and of its episode."""
+        for i, number in enumerate(episodes):
+            self.check(i, number, log, seed(i, number), name(i))
+        own = None if self.complete is False else own_states(workers, name, self._boundary)
+        if own is not None:
+            self.note(own, episodes, log.lengths)
+        return own
+
+    def load(self, state: State) -> None:
+        """Continues from a pool's state."""
+        self.complete = state["env_states_complete"]
+        self.note(state["env_states"], state["episode"], state["lengths"])
 
     def note(self, states: Sequence[State | None], episodes: Sequence[int], lengths: Sequence[int]) -> None:
         """Remembers what has just been saved or restored, until the check is made."""

@@ -26,7 +26,7 @@ from rl_training.envs.final_info import NO_INFO, SUCCESS
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.envs.own_check import OwnStateCheck
 from rl_training.envs.restoring import NonDeterministicEnvironment as NonDeterministicEnvironment
-from rl_training.envs.restoring import Restoring, SavedEpisode, own_states
+from rl_training.envs.restoring import Restoring, SavedEpisode
 from rl_training.envs.spaces import describe_spaces
 from rl_training.envs.worker_set import WorkerSet
 from rl_training.envs.workers import LocalWorker
@@ -81,6 +81,10 @@ class EnvPool(Protocol):
     def close(self) -> None: ...
 
 
+def _copied(mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    return None if mask is None else mask.copy()
+
+
 class SeededEnvPool:
     """A pool that creates its environments and seeds each episode. ``obs`` are the observations to act on; ``step`` returns
     the true next observations and updates ``obs``."""
@@ -101,12 +105,11 @@ class SeededEnvPool:
         info_keys: Sequence[str] = (SUCCESS,),
         fit: Callable[[SpaceSpec], SpaceSpec] = lambda spec: spec,
     ) -> None:
-        """``fit`` makes the specs what an algorithm takes, for instance several choices as one discrete action. Of the info
-        of an episode's last step, ``info_keys`` are kept. ``first`` is the place of the first environment among those of the
-        whole run, by which episodes are seeded and environments named."""
+        """``fit`` adapts the specs to an algorithm, for instance several choices to one discrete action. ``info_keys`` are
+        the entries of the info of an episode's last step that are kept. ``first`` is the index of the first environment in
+        the whole run, by which episodes are seeded and environments named."""
         self.num_envs, self._first = num_envs, first
-        self._info_keys = info_keys
-        self.env_id = env_id
+        self.env_id, self._info_keys = env_id, info_keys
         self.boundary = Boundary()
         self._watch: SlowCallWatch | None = None
         self._seed, self._stream = seed, stream
@@ -127,10 +130,9 @@ class SeededEnvPool:
         self._store = make_receiver(self.spec).store
         self._obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
         self._mask = np.ones((num_envs, self.spec.action.masked_count), np.bool_) if self.spec.action.masked else None
-        self._episode = [-1] * num_envs
+        self._episode, self._returns = [-1] * num_envs, [0.0] * num_envs
         self._log = EpisodeLog(num_envs, self.spec, max_replay_steps)
         self._own_check = OwnStateCheck(self._workers.make, self.spec, self.boundary)
-        self._returns = [0.0] * num_envs
 
     def _describe(self, worker: LocalWorker, fit: Callable[[SpaceSpec], SpaceSpec]) -> SpaceSpec:
         """The spaces. Whether actions are masked is known only after a reset."""
@@ -156,16 +158,13 @@ class SeededEnvPool:
         if self._out_of_step:
             self._workers.renew_processes()
         self._out_of_step = True
-        obs, mask = self._obs.copy(), self._copy_mask()
+        obs, mask = self._obs.copy(), _copied(self._mask)
         for i in range(self.num_envs):
             self._begin_episode(obs, mask, i, 0)
         self._obs, self._mask = obs, mask
         for i in range(self.num_envs):
             self._commit_episode(obs, mask, i, 0)
         self._out_of_step = False
-
-    def _copy_mask(self) -> NDArray[np.bool_] | None:
-        return None if self._mask is None else self._mask.copy()
 
     def step(self, actions: Array, active: Sequence[int] | None = None) -> tuple[Step, list[Episode]]:
         if self._out_of_step:
@@ -175,7 +174,7 @@ class SeededEnvPool:
         if env_actions.dtype.kind == "f" and not np.isfinite(env_actions).all():
             raise DivergenceError(f"the policy's actions are not finite: {shown(env_actions.tolist())}")
         self._out_of_step = True  # until every environment has stepped and the bookkeeping is done
-        next_obs, next_mask = self._obs.copy(), self._copy_mask()
+        next_obs, next_mask = self._obs.copy(), _copied(self._mask)
         reward = np.zeros(self.num_envs, np.float32)
         terminated = np.zeros(self.num_envs, np.bool_)
         truncated = np.zeros(self.num_envs, np.bool_)
@@ -219,7 +218,7 @@ class SeededEnvPool:
         infos: list[dict[str, Any]] = []
         if ended:
             infos = [self._final_info(i, env_actions) for i in ended]
-            obs, mask = next_obs.copy(), None if next_mask is None else next_mask.copy()
+            obs, mask = next_obs.copy(), _copied(next_mask)
             for i in ended:
                 self._begin_episode(obs, mask, i, self._episode[i] + 1)
         self._obs, self._mask = obs, mask
@@ -264,8 +263,7 @@ class SeededEnvPool:
 
     def _commit_episode(self, obs: Array, mask: NDArray[np.bool_] | None, i: int, number: int) -> None:
         self._log.begin(i, obs[i], None if mask is None else mask[i])
-        self._episode[i] = number
-        self._returns[i] = 0.0
+        self._episode[i], self._returns[i] = number, 0.0
 
     def episode_seed(self, env_index: int, number: int) -> int:
         """The seed of an episode of one of these environments, whose index here is given."""
@@ -288,26 +286,17 @@ class SeededEnvPool:
     def state_dict(self) -> State:
         # After a fault, an environment may have stepped further than the pool: its episode is then replayed.
         usable = not self._out_of_step and self._episode[0] >= 0
-        own = self._own_states() if usable else None
+        workers, check = self._workers.workers, self._own_check
+        own = check.states(workers, self._episode, self._log, self.episode_seed, self._name) if usable else None
         return {
             "obs": self._obs.copy(),
-            "mask": self._copy_mask(),
+            "mask": _copied(self._mask),
             "episode": list(self._episode),
             "returns": list(self._returns),
             "env_states": own or [None] * self.num_envs,
-            "env_states_complete": self._own_check.complete,
+            "env_states_complete": check.complete,
             **self._log.state_dict(),
         }
-
-    def _own_states(self) -> list[State | None] | None:
-        """The states that environments save themselves, unless they were found to be incomplete."""
-        check = self._own_check
-        for i, number in enumerate(self._episode):
-            check.check(i, number, self._log, self.episode_seed(i, number), self._name(i))
-        own = None if check.complete is False else own_states(self._workers.workers, self._name, self.boundary)
-        if own is not None:
-            check.note(own, self._episode, self._log.lengths)
-        return own
 
     def load_state_dict(self, state: State) -> list[int]:
         """Restores each environment's episode so far: from the state that it saved itself, or by a replay. An environment for
@@ -315,7 +304,7 @@ class SeededEnvPool:
         if self._out_of_step:
             self._workers.renew_processes()
         self._out_of_step = True  # until all of them are restored
-        obs, mask = np.array(state["obs"]), self._copy_mask()
+        obs, mask = np.array(state["obs"]), _copied(self._mask)
         restored: list[SavedEpisode | None] = []
         for i, number in enumerate(state["episode"]):
             living = functools.partial(self._workers.living, i)
@@ -334,8 +323,7 @@ class SeededEnvPool:
                 self._commit_episode(obs, mask, i, self._episode[i] + 1)
             else:
                 self._log.restore(i, episode.record, episode.length)
-        self._own_check.complete = state["env_states_complete"]
-        self._own_check.note(state["env_states"], state["episode"], state["lengths"])
+        self._own_check.load(state)
         self._out_of_step = False
         return [i for i, episode in enumerate(restored) if episode is None]
 

@@ -42,7 +42,7 @@ def _mode_of(env: AnyVectorEnv, env_id: str) -> AutoresetMode:
         return AutoresetMode(mode)
     except ValueError as error:
         raise ConfigError(
-            f"the vector environment {env_id} does not say when it resets: set metadata['autoreset_mode'] to one of "
+            f"the vector environment {env_id} does not declare when it resets: set metadata['autoreset_mode'] to one of "
             f"gymnasium.vector.AutoresetMode, not {mode!r}"
         ) from error
 
@@ -60,7 +60,7 @@ class VectorEnvPool:
         info_keys: Sequence[str] = (SUCCESS,),
         fit: Callable[[SpaceSpec], SpaceSpec] = lambda spec: spec,
     ) -> None:
-        """``fit`` makes the specs what an algorithm takes. Of the info of an episode's last step, ``info_keys`` are kept."""
+        """``fit`` adapts the specs to an algorithm; ``info_keys`` are the entries of an episode's last info that are kept."""
         self._info_keys = info_keys
         self._env, self.env_id = env, env_id
         self.boundary = Boundary()

@@ -360,7 +360,7 @@ def _serve(pipe: Connection, factory: EnvFactory, fresh: bool, parent: int, tied
                 pipe.send((False, answer))
             except FOREIGN as error:
                 pipe.send((True, (described(error), frames_of(error))))
-        warnings.simplefilter("ignore")  # nobody reads what a worker process has to say at its end
+        warnings.simplefilter("ignore")  # a warning at the end of a worker process helps no one
         worker.close()
 
 

@@ -56,6 +56,11 @@ def interquartile_mean(scores: Array) -> Estimate:
     return Estimate(float(values[0]), float(intervals[0, 0]), float(intervals[1, 0]))
 
 
+def point_interquartile_mean(scores: Sequence[float]) -> float:
+    """The interquartile mean of some numbers, without an interval."""
+    return float(_iqm_of_each(np.array(scores, np.float64)[:, None, None])[0])
+
+
 def interquartile_mean_curve(returns: Array) -> tuple[Array, Array]:
     """The interquartile mean of curves (runs, points) at each point, and its bounds (2, points)."""
     return _estimate(returns[:, None, :], _iqm_of_each)
@@ -142,7 +147,7 @@ def _digest(name: str, *scores: Array) -> str:
 
 
 class _Kept:
-    """Estimates by the hash of their inputs: those of before, and those that were asked for since."""
+    """Estimates by the hash of their inputs: the stored ones, and those used since."""
 
     def __init__(self, found: dict[str, Any] | None = None) -> None:
         self.found: dict[str, Any] = found or {}

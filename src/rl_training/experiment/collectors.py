@@ -23,12 +23,12 @@ class CollectorsConfig(StrictModel):
     stretch: Positive = Field(1, description="steps of each environment that are collected with the same weights")
     mode: Literal["lockstep", "pipelined", "free"] = Field(
         "lockstep",
-        description="lockstep: collect, then learn; pipelined: learn while the next stretch is collected with the weights "
-        "before; free: each collector on its own, which cannot be reproduced",
+        description="lockstep: collect, then learn; pipelined: learn while the next stretch is collected with the "
+        "previous weights; free: each collector on its own, which cannot be reproduced",
     )
     address: str | None = Field(
         None,
-        description="of the Ray cluster: auto for the one on this machine, or host:port; null: start one here",
+        description="address of the Ray cluster: auto for the one on this machine, or host:port; null: start one here",
         json_schema_extra=MAY_CHANGE,
     )
     cpus: PositiveNumber = Field(1.0, description="CPUs that Ray reserves for a collector", json_schema_extra=MAY_CHANGE)

@@ -70,8 +70,8 @@ class TrainConfig(StrictModel):
     )
     env_timeout: PositiveNumber | None = Field(
         None,
-        description="seconds that a step or a reset may take: a worker process is then killed, which is a fault, and inline "
-        "there is a warning; not for vector environments; null: no limit",
+        description="time limit of a step or a reset in seconds: beyond it, a worker process is killed, which is a fault; "
+        "inline, there is only a warning; not for vector environments; null: no limit",
         json_schema_extra=MAY_CHANGE,
     )
     env_fresh: bool = Field(False, description="create a new environment for each episode")
@@ -280,7 +280,7 @@ def load_config_data(name_or_path: str) -> dict[str, Any]:
 
 
 def load_config_file(name_or_path: str) -> dict[str, Any]:
-    """The same, with the ranges."""
+    """The unchecked values of a packaged config or a YAML file, with the ranges for ``tune``."""
     path = Path(name_or_path)
     packaged = packaged_configs()
     if name_or_path in packaged:

@@ -1,9 +1,11 @@
-"""Learning curves of runs: which runs belong together, what tells the groups apart, and the points to draw."""
+"""Learning curves of runs: which runs belong together, what distinguishes the groups, and the points to draw."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import statistics
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 
 from rl_training.errors import CheckpointError, ConfigError, did_you_mean
 from rl_training.experiment.config import rename_old
-from rl_training.experiment.metrics import METRICS_FILE, read_log
+from rl_training.experiment.metrics import EPISODES_FILE, METRICS_FILE, read_log
 from rl_training.experiment.overview import runs_below
 from rl_training.experiment.run import is_run, read_run_config
 from rl_training.experiment.trust import Trust
@@ -128,9 +130,45 @@ def _unique(labels: Sequence[str]) -> list[str]:
     ]
 
 
+def log_of(run: Path) -> list[Record]:
+    """The log of a run. One that ended before it logged a return has the returns of its episodes instead."""
+    log = read_log(run)
+    if any("return_mean" in record for record in log) or not (run / EPISODES_FILE).exists():
+        return log
+    ended: dict[int, list[Record]] = {}
+    for record in read_log(run, EPISODES_FILE):
+        if {"episode/return", "episode/length"} <= {*_numbers(record)}:
+            ended.setdefault(record["step"], []).append(record)
+    return [*log, *(_mean_of(step, episodes) for step, episodes in sorted(ended.items()))]
+
+
+def _mean_of(step: int, episodes: Sequence[Record]) -> Record:
+    means = {f"{key}_mean": statistics.fmean(episode[key] for episode in episodes) for key in ("return", "length")}
+    return {"kind": "train", "step": step, **means}
+
+
+def with_curves(runs: Sequence[Path], where: str, metric: str = RETURN) -> list[Path]:
+    """The runs that have logged a metric. The others are left out of the plot or report, with a warning."""
+    kept, missing = [], []
+    for run in runs:
+        try:
+            read_curves([run], metric)
+        except CheckpointError as error:
+            missing.append(error)
+        else:
+            kept.append(run)
+    if not kept and (len(runs) == 1 or metric != RETURN):
+        raise missing[0]
+    if not kept:
+        raise CheckpointError(f"none of these {len(runs)} runs has logged any returns yet, so there is nothing to {where}")
+    for problem in missing:
+        warnings.warn(f"{problem}; it is left out of the {where}", stacklevel=3)
+    return kept
+
+
 def read_curves(runs: Sequence[Path], metric: str = RETURN) -> tuple[str, list[Points]]:
     """The points (steps, values) of a metric in each run, and the full name of the metric, such as ``train/loss``."""
-    logs = {run: read_log(run) for run in runs}
+    logs = {run: log_of(run) for run in runs}
     known = {name for log in logs.values() for name in metric_names(log)}
     kinds = ("eval", "train", *sorted({kind for name in known if (kind := name.partition("/")[0]) not in ("eval", "train")}))
     wanted = "return_mean" if metric == RETURN else metric

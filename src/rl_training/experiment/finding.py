@@ -93,11 +93,6 @@ def _without_replay(path: Path) -> StartingPoint | None:
     return StartingPoint(path, with_replay=False)
 
 
-def find_checkpoint(path: Path, warn: Callable[[str], None]) -> Path:
-    """The checkpoint that a path refers to: the path itself, or the newest intact checkpoint of a run directory."""
-    return follow_links(path) if is_checkpoint(path) else load_acting(path, warn).path
-
-
 def load_acting(path: Path, warn: Callable[[str], None]) -> LoadedCheckpoint:
     """The parts that acting needs, of a checkpoint or of the newest intact one in a run directory.
 

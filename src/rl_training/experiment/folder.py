@@ -131,7 +131,7 @@ class CheckpointFolder:
         return expected
 
     def _pieces(self, name: str, most: int, piece: int) -> Iterator[bytes]:
-        """A file of the size that the manifest says, in pieces; no byte beyond that size is read."""
+        """A file of the size in the manifest, in pieces; no byte beyond that size is read."""
         try:
             with open_to_read(self.path / name, folder=self._descriptor) as file:
                 size = os.fstat(file.fileno()).st_size

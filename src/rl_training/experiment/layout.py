@@ -8,7 +8,7 @@ EVALUATION_FILE = "evaluation.json"
 #: Holds the name of the run in the trackers.
 TRACKERS_FILE = "trackers.json"
 LOCK_FILE = ".lock"
-#: Of a report on a fault of the environment; a step and .json follow.
+#: Prefix of a report on a fault of the environment; a step and .json follow.
 FAULT_PREFIX = "fault-step-"
 INITIAL = "initial"
 CHECKPOINTS = "checkpoints"
@@ -22,5 +22,5 @@ WANDB = "wandb"
 ACTING_PARTS = ("agent", "policy")
 TRAINING_PARTS = (*ACTING_PARTS, "training")
 REPLAY_PART = "replay"
-#: A checkpoint that is no longer needed has this prefix while it is removed, so that nobody begins to read it.
+#: A checkpoint that is no longer needed has this prefix while it is removed, so that no reader starts on it.
 PRUNED_PREFIX = ".pruned-"

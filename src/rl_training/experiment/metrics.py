@@ -107,7 +107,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
                 yield number, _record(line)
             elif len(line) == LONGEST_LINE:
                 yield number, None
-                return  # no line of ours, and nobody knows how long it is
+                return  # not a line of a log, and of unknown length
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.files import parse_json, read_small
@@ -33,6 +34,12 @@ def _search(folder: Path) -> Iterator[Path]:
             yield from _search(inner)
 
 
+def step_of(path: Path, log: Sequence[Mapping[str, Any]]) -> int:
+    """The last step that a run has logged or saved."""
+    saved = [int(saved.name.removeprefix("step-")) for saved in step_directories(path)[:1]]
+    return max([record["step"] for record in log] + saved, default=0)
+
+
 def describe_run(path: Path) -> str:
     """One line about a run: its task, seed, progress and last evaluation."""
     try:
@@ -40,10 +47,8 @@ def describe_run(path: Path) -> str:
         log = read_log(path) if (path / METRICS_FILE).exists() else []
     except CheckpointError as error:
         return f"{path}  cannot be read: {error}"
-    logged = [record["step"] for record in log]
-    step = max(logged + [int(saved.name.removeprefix("step-")) for saved in step_directories(path)[:1]], default=0)
     task = f"{config['algo']} on {config['env_id']}, seed {config.get('seed')}"
-    line = f"{path}  {task}, step {step}/{config.get('total_timesteps')}"
+    line = f"{path}  {task}, step {step_of(path, log)}/{config.get('total_timesteps')}"
     with contextlib.suppress(OSError, CheckpointError, LookupError, TypeError, ValueError):
         result = parse_json(read_small(path / EVALUATION_FILE), path / EVALUATION_FILE)
         return f"{line}, return {result['return_mean']:.1f} over {result['episodes']} episodes"

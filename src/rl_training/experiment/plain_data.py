@@ -1,5 +1,5 @@
 """Plain data from YAML: text, numbers, true and false, lists, and mappings with text as keys. Everything else that YAML can
-say (dates, sets, bytes, lists that contain themselves) is refused, because a saved config could not hold it."""
+hold (dates, sets, bytes, lists that contain themselves) is refused, because a saved config could not hold it."""
 
 from __future__ import annotations
 

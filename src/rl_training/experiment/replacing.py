@@ -89,7 +89,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields where to create a run, which then takes the place of the one at ``path``. If that fails, the old one stays; a
     process that is killed leaves the one or the other, which ``put_back`` finds."""
     new, aside = _beside(path, NEW_PREFIX), _beside(path, ASIDE_PREFIX)
-    remove(new)  # of a process that was killed here, as below
+    remove(new)  # left by a process that was killed here, as below
     try:
         yield new
         remove(aside)

@@ -75,7 +75,7 @@ class Initial(NamedTuple):
     """The weights that a run starts from, if they are not new, and where they are from."""
 
     source: str
-    parts: Mapping[str, State]  # of a checkpoint, for acting
+    parts: Mapping[str, State]  # the acting parts of a checkpoint
 
 
 class Run:
@@ -86,7 +86,7 @@ class Run:
         self.config = config
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self._shared: Segments = {}  # of the last checkpoint with a replay
+        self._shared: Segments = {}  # segments of the last checkpoint with a replay
         self._written = config  # as config.yaml has it
         try:
             own_directory(self.checkpoints, create=True)
@@ -130,7 +130,7 @@ class Run:
             return _write_new(path, config, command, initial)
         if overwrite:
             require_only_a_run(path)
-            with contextlib.closing(cls(path, config)), replacing(path) as new:  # only if nobody else trains in it
+            with contextlib.closing(cls(path, config)), replacing(path) as new:  # only if no other process trains in it
                 return _write_new(new, config, command, initial)
         what = (
             f"already holds a run; continue it with: rl-training resume {path}, replace it with --overwrite, or"
@@ -349,7 +349,7 @@ def step_directories(run_path: Path) -> list[Path]:
 def _usual_path(config: TrainConfig, *, fresh: bool) -> Path:
     """The name of a run below ``runs/``, with a number if it has to be new."""
     env = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env_id)
-    algo = config.algo.rpartition(":")[2]  # of a path, the class
+    algo = config.algo.rpartition(":")[2]  # the class, if it is a path
     base = f"{algo}-{env}-seed{config.seed}"
     number = 1
     while put_back(path := Path("runs") / (base if number == 1 else f"{base}-{number}")).exists() and fresh:

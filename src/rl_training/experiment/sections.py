@@ -1,4 +1,4 @@
-"""The sections of a config that say when a run is evaluated, saved, logged and ended."""
+"""The sections of a config for evaluation, stopping, checkpoints and logs."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class StopConfig(StrictModel):
     """When a run ends before its total."""
 
     return_: float | None = Field(
-        None, alias="return", description="end the run, saved, once evaluations reach this mean return; null: never"
+        None, alias="return", description="save and end the run once evaluations reach this mean return; null: never"
     )
-    over: Positive = Field(1, description="number of evaluations, the last ones, that the mean is taken over")
+    over: Positive = Field(1, description="number of most recent evaluations that the mean is taken over")
 
     @model_serializer
     def as_data(self) -> dict[str, Any]:
@@ -64,12 +64,12 @@ class CheckpointConfig(StrictModel):
     )
     max_replay_steps: Positive | None = Field(
         None,
-        description="longest unfinished episode that resuming replays; in place of a longer one, a new one starts; null: any",
+        description="longest unfinished episode, in steps, that resuming replays; a longer one is dropped; null: no limit",
     )
 
 
 class LogConfig(StrictModel):
-    """What is logged during training."""
+    """Logs and trackers."""
 
     interval: Positive = Field(1_000, description="env steps between lines of metrics.jsonl")
     info_keys: tuple[str, ...] = Field(

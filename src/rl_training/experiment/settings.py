@@ -1,4 +1,4 @@
-"""What the settings of a model are: name, type, default, range and meaning, for ``show``, ``help()`` and type stubs."""
+"""The settings of a model by name, type, default, range and meaning, for ``show``, ``help()`` and type stubs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Setting(NamedTuple):
         return f"{self.name}: {self.meaning} ({self._kind()}; default {json.dumps(self.default)})"
 
     def python_line(self) -> str:
-        """The same line for Python."""
+        """``line``, in the notation of Python."""
         return f"{self.name}: {self.meaning.replace('null', 'None')} ({self._kind()}; default {self.default!r})"
 
     def _kind(self) -> str:

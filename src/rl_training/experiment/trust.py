@@ -2,7 +2,7 @@
 
 A config that the user wrote may name any module. A config that came with a run directory is data, whoever made it: the module
 of its environment, algorithm or network is imported only from where installed packages and the user's ``PYTHONPATH`` are,
-unless the user says otherwise (``--trust-env-module``, ``trust_modules=True``).
+unless the user allows it (``--trust-env-module``, ``trust_modules=True``).
 """
 
 from __future__ import annotations

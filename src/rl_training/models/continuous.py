@@ -136,7 +136,7 @@ def make_critics(
 class ContinuousActorCritic(SeparateActorCritic):
     """An actor and its critics. The first ``actions`` outputs of the actor are the mean before the tanh."""
 
-    outputs_per_action: ClassVar[int] = 1  # of the actor
+    outputs_per_action: ClassVar[int] = 1  # outputs of the actor
 
     def __init__(self, actor: Actor, critic: Critics, actions: int, *, shared_encoder: bool = False) -> None:
         super().__init__()

@@ -185,7 +185,7 @@ class CustomTrunk(Encoder):
             )
         if isinstance(declared, int) and features.shape[1] != declared:
             raise ConfigError(
-                f"the network {self._name} says that its out_features are {declared}, but returns {features.shape[1]}"
+                f"the network {self._name} declares out_features as {declared}, but returns {features.shape[1]}"
             )
         if any(parameter.dtype != torch.float32 for parameter in self.module.parameters()):
             raise ConfigError(f"the network {self._name} has weights that are not float32: create it without another dtype")

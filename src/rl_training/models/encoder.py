@@ -41,7 +41,7 @@ class Encoder(nn.Module):
 
 
 def unchanged(x: Array) -> Array:
-    """What an encoder without layers computes."""
+    """The identity: the features of an encoder without layers."""
     return x
 
 

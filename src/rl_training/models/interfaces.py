@@ -1,4 +1,4 @@
-"""What the algorithms need to know of an actor and a critic."""
+"""The interfaces of actors and critics, as the algorithms use them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SeparateActorCritic(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        # of vectors, for actor and critic alike. A default in the class would hide the module
+        # standardises vectors for actor and critic alike. A default in the class would hide the module
         self.normalizer: ObservationNormalizer | None = None
 
     def prepare(self, obs: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from rl_training.models.normalization import ObservationNormalizer
 from rl_training.types import ActionSpec, Array, ObservationLeaf, ObservationSpec, path_name
 
 CNN = Literal["nature", "impala", "drq", "minatar"]
-HIDDEN_GAIN = math.sqrt(2.0)  # of orthogonal layers before an activation
+HIDDEN_GAIN = math.sqrt(2.0)  # gain of orthogonal layers before an activation
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class EncoderConfig:
     """How observations are encoded."""
 
     hidden: Sequence[int] = ()  # widths of dense layers on the features of all leaves, each with an activation
-    style: Style = PLAIN  # of these layers
+    style: Style = PLAIN  # how these layers are made
     cnn: CNN = "nature"
-    cnn_layers: Sequence[Layer] = NATURE_LAYERS  # of the CNN "nature"
+    cnn_layers: Sequence[Layer] = NATURE_LAYERS  # only for the CNN "nature"
     cnn_features: int | None = None  # width of a dense layer after the convolutions of each image; None: no such layer
     centre: bool = False  # scale images to -0.5..0.5 instead of 0..1
     standardise: bool = False  # standardise vectors with a running mean and standard deviation

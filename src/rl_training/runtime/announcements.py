@@ -1,4 +1,4 @@
-"""What a run says about itself before its first step."""
+"""What a run prints before its first step."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from rl_training.types import ObservationSpec
 
 
 class Collecting:
-    """What the collectors of a run are made of."""
+    """Makes the pool and the collectors of a run."""
 
     def __init__(self, config: TrainConfig, factory: EnvFactory | None, recorded: ObservationSpec | None) -> None:
         self._config = config

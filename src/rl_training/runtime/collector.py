@@ -78,7 +78,7 @@ class Collector:
         return [self.pool]
 
     def time_metrics(self) -> dict[str, float]:
-        """What may differ when a run is repeated."""
+        """Metrics that may differ when a run is repeated; this collector has none."""
         return {}
 
     def recover(self) -> list[int]:

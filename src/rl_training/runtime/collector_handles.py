@@ -34,10 +34,12 @@ from rl_training.types import State
 
 #: Seconds that a process has to end before it is killed.
 CLOSING_TIME = 2.0
+#: A process imports the program that started it, which must not train again then.
+_HINT = "; a program that trains with collectors in processes must do so below if __name__ == '__main__':"
 
 
 class CollectorLost(Exception):
-    """The process or the node of a collector has died; the text says how."""
+    """The process or the node of a collector has died; the text is the cause."""
 
 
 class Handle(ABC):
@@ -64,13 +66,13 @@ class Handle(ABC):
     @classmethod
     @abstractmethod
     def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
-        """Waits until one of these collectors, all of this class, has an answer or has died, but at most so long."""
+        """Waits until one of these collectors, all of this class, has an answer or has died, or until the time is over."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     def taken(self, reply: Reply) -> Answer:
-        """What a reply from another process holds, or the error in it."""
+        """The answer in a reply from another process, whose error is raised and whose warnings are repeated."""
         for text in reply.warnings:
             warnings.warn(text, stacklevel=2)
         if reply.arithmetic is not None and reply.arithmetic != arithmetic():
@@ -121,6 +123,7 @@ class ProcessHandle(Handle):
 
     _process: Any = None
     _pipe: Connection
+    _has_answered = False
 
     def start(self, state: State | bytes | None) -> None:
         self.close()
@@ -144,10 +147,16 @@ class ProcessHandle(Handle):
 
     def answer(self) -> Answer | None:
         try:
-            return self.taken(self._pipe.recv()) if self._pipe.poll() else None
+            reply = self._pipe.recv() if self._pipe.poll() else None
         except (EOFError, OSError) as error:
             self._process.join(CLOSING_TIME)
-            raise CollectorLost(f"its process has died (exit code {self._process.exitcode})") from error
+            code = self._process.exitcode
+            hint = "" if self._has_answered or code != 1 else _HINT
+            raise CollectorLost(f"its process has died (exit code {code}){hint}") from error
+        if reply is None:
+            return None
+        self._has_answered = True
+        return self.taken(reply)
 
     @classmethod
     def wait(cls, handles: Sequence[Handle], seconds: float) -> None:

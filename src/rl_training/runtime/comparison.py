@@ -6,7 +6,6 @@ With rliable (extra ``bench``), curves and final returns are interquartile means
 from __future__ import annotations
 
 import statistics
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.errors import CheckpointError
 from rl_training.experiment.aggregate import (
     FEWEST_FOR_AN_INTERVAL,
     Array,
@@ -26,7 +24,14 @@ from rl_training.experiment.aggregate import (
     performance_profile,
     probability_of_improvement,
 )
-from rl_training.experiment.curves import Points, compare, config_of, differing_settings, on_common_steps, read_curves
+from rl_training.experiment.curves import (
+    Points,
+    compare,
+    config_of,
+    differing_settings,
+    on_common_steps,
+    read_curves,
+)
 from rl_training.experiment.outcomes import final_return
 from rl_training.runtime.page import curves, figure, section, table, wide_table
 from rl_training.runtime.svg import Bar, Line, bar_chart, number
@@ -65,11 +70,8 @@ class Runs:
 
 
 def compared(runs: Sequence[Path]) -> tuple[str, str]:
-    """The title and the content of a page. Runs without any return are left out, with a warning."""
-    kept = [run for run in runs if _has_returns(run)]
-    if not kept:
-        raise CheckpointError(f"none of these {len(runs)} runs has logged any returns yet, so there is nothing to report")
-    comparison = compare(kept)
+    """The title and the content of a page."""
+    comparison = compare(runs)
     groups = []
     for group in comparison.groups:
         _, points = read_curves(group.runs)
@@ -86,14 +88,6 @@ def compared(runs: Sequence[Path]) -> tuple[str, str]:
         "Settings in which they differ", wide_table(("setting", *(one.label for one in groups)), rows) if rows else ""
     )
     return comparison.title, body + section("Runs", wide_table(("runs", "directory"), members))
-
-
-def _has_returns(run: Path) -> bool:
-    try:
-        return bool(read_curves([run])[1][0][0])
-    except CheckpointError as error:
-        warnings.warn(f"{error}; it is left out of the report", stacklevel=3)
-        return False
 
 
 def _task(where: str, groups: Sequence[Runs]) -> str:
@@ -156,7 +150,7 @@ def _first_reached(points: Points, goal: float) -> int | None:
 
 
 def _comparisons(where: str, groups: Sequence[Runs]) -> list[str]:
-    """What needs several groups: who is better, and how often a return is reached."""
+    """Comparisons between groups: which is better, and how often each reaches a return."""
     pairs = list(combinations(groups, 2))[:MOST_PAIRS]
     bars, rows = [], []
     for one, other in pairs:

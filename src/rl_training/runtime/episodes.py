@@ -23,7 +23,7 @@ class EpisodeStatistics:
         self._least_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
-        self._successes: deque[float] = deque(maxlen=RECENT_EPISODES)  # of environments that report them
+        self._successes: deque[float] = deque(maxlen=RECENT_EPISODES)  # only of environments that report success
 
     @classmethod
     def of(cls, config: TrainConfig) -> EpisodeStatistics:

@@ -1,4 +1,4 @@
-"""What an exported policy says about itself, inside the file and as JSON beside it, so that nobody guesses its inputs."""
+"""The description of an exported policy, inside the file and as JSON beside it: what its inputs and outputs are."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def explained(trainer: Trainer, error: Exception) -> Exception:
         if isinstance(error, EnvironmentFault):
             report = write_fault_report(trainer.run, error, trainer.config, reached)
         elif isinstance(error, CollectorError):
-            report = f"{_saved(reached)}; once the cause is mended: rl-training resume {shlex.quote(str(trainer.run.path))}"
+            report = f"{_saved(reached)}; once the cause is fixed: rl-training resume {shlex.quote(str(trainer.run.path))}"
         else:
             report = f"{_saved(reached)}; once the hook is fixed, resume {trainer.run.path} with the same hooks"
     except DivergenceError as divergence:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Training:
-    """What a hook may read of a run, at any time."""
+    """The view of a run that a hook may read at any time."""
 
     def __init__(self, trainer: Trainer, total_timesteps: int) -> None:
         self._trainer = trainer
@@ -180,7 +180,7 @@ class Hooks:
 
 
 def require_hooks(hooks: Iterable[object]) -> list[object]:
-    """The hooks as a list, or an error that says what is wrong with one."""
+    """The hooks as a list, or an error that names what is wrong with one."""
     if not isinstance(hooks, Iterable):
         raise ConfigError(f"callbacks must be a list of hooks, not {shown(hooks)}")
     given = list(hooks)

@@ -45,8 +45,8 @@ def use_weights(trainer: Trainer, weights: State) -> None:
     trainer.collector.refresh()
 
 
-def _require_same_spaces(place: str, env_id: str, theirs: SpaceSpec, own_id: str, ours: SpaceSpec) -> None:
-    parts = {"observations": (theirs.observation, ours.observation), "actions": (theirs.action, ours.action)}
+def _require_same_spaces(place: str, env_id: str, saved: SpaceSpec, own_id: str, needed: SpaceSpec) -> None:
+    parts = {"observations": (saved.observation, needed.observation), "actions": (saved.action, needed.action)}
     for name, (old, new) in parts.items():
         if old != new:
             raise SpaceError(
@@ -55,10 +55,10 @@ def _require_same_spaces(place: str, env_id: str, theirs: SpaceSpec, own_id: str
             )
 
 
-def _first_difference(theirs: Any, ours: Any) -> str:
+def _first_difference(saved: Any, needed: Any) -> str:
     """The first field in which two dataclasses differ."""
-    for field in fields(theirs):
-        there, here = getattr(theirs, field.name), getattr(ours, field.name)
+    for field in fields(saved):
+        there, here = getattr(saved, field.name), getattr(needed, field.name)
         if field.name == "leaves":
             unequal = [pair for pair in zip(there, here, strict=False) if pair[0] != pair[1]]
             return _first_difference(*unequal[0]) if unequal else f"{len(there)} arrays there, {len(here)} here"
@@ -67,11 +67,11 @@ def _first_difference(theirs: Any, ours: Any) -> str:
     raise AssertionError("they do not differ")
 
 
-def _require_same_network(place: str, theirs: State, ours: State) -> None:
-    found, needed = ({name: tuple(value.shape) for name, value in state.items()} for state in (theirs, ours))
-    for name in {**needed, **found}:
-        if found.get(name) != needed.get(name):
-            there, here = (shown(shapes[name]) if name in shapes else "missing" for shapes in (found, needed))
+def _require_same_network(place: str, saved: State, needed: State) -> None:
+    found, expected = ({name: tuple(value.shape) for name, value in state.items()} for state in (saved, needed))
+    for name in {**expected, **found}:
+        if found.get(name) != expected.get(name):
+            there, here = (shown(shapes[name]) if name in shapes else "missing" for shapes in (found, expected))
             raise ConfigError(
                 f"the network of {place} differs: '{name}' is {there} there and {here} here; use the settings of the network "
                 "that it was trained with (hidden_sizes and the like)"

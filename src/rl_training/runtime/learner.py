@@ -98,7 +98,7 @@ class OffPolicyLearner(Learner):
         self._num_envs = num_envs
         self._learn_from = algorithm.config.learning_starts
         self._due = Due(algorithm.config.train_freq)
-        self._priorities: Array | None = None  # of the last update, if they are used
+        self._priorities: Array | None = None  # the new ones of the last update, if they are used
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -15,7 +15,7 @@ MESSAGES: dict[str, dict[int, str]] = {
     "sparse tensor": {1: "tensor", 2: "tensor"},
     "tensor": {},
 }
-#: Of a tensor: entries that name another file, and where its data are.
+#: Fields of a tensor: the entries that name another file, and the location of its data.
 EXTERNAL_DATA, DATA_LOCATION = 13, 14
 
 

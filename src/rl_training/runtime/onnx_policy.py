@@ -27,7 +27,7 @@ class OnnxPolicy:
 
     session: Any  # an onnxruntime.InferenceSession
     spec: SpaceSpec
-    description: dict[str, Any]  # what the file says about itself
+    description: dict[str, Any]  # the description in the file
 
     def predict(
         self,
@@ -107,7 +107,7 @@ def load_onnx(path: Path) -> OnnxPolicy:
     except Exception as error:  # onnxruntime has a class for each kind of damage
         raise CheckpointError(f"{path} is not an ONNX file that onnxruntime can load ({described(error)})") from error
     if text is None:
-        raise CheckpointError(f"{path} does not say what its inputs are, as an export of rl_training does; export it again")
+        raise CheckpointError(f"{path} has no description of its inputs, as an export of rl_training has; export it again")
     description = parse_json(text.encode(), path)
     with fitting(f"the exported policy {path}"):
         policy = OnnxPolicy(session, SpaceSpec.from_json(description["spaces"]), description)
@@ -116,7 +116,7 @@ def load_onnx(path: Path) -> OnnxPolicy:
             if set(description[kind]) != names:
                 raise CheckpointError(f"{path} is damaged: its {kind} are not those of its description")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a policy that masks actions
+            warnings.simplefilter("ignore")  # a trial without an action mask warns
             policy.predict(_first_observation(policy.spec))
         return policy
 

@@ -1,4 +1,4 @@
-"""One HTML page to look at, for reports: no request to anywhere, light and dark, readable on a phone, and everything that is
+"""A self-contained HTML page for reports: no requests, light and dark, readable on a phone, and everything that is
 drawn can be read as a table.
 
 A run directory is data, whoever made it: all of it is escaped, and the page's policy allows no script but the one here.
@@ -137,8 +137,8 @@ def details(content: str, summary: str = "as a table") -> str:
 
 def section(title: str, content: str, note: str = "") -> str:
     """A part of a page; nothing if it has no content."""
-    said = f'<p class="soft">{escape(note)}</p>' if note else ""
-    return f"<h2>{escape(title)}</h2>{said}{content}" if content else ""
+    note_html = f'<p class="soft">{escape(note)}</p>' if note else ""
+    return f"<h2>{escape(title)}</h2>{note_html}{content}" if content else ""
 
 
 def charts(figures: Iterable[str]) -> str:

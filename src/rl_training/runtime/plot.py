@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.curves import RETURN, Points, compare, find_runs, on_common_steps, read_curves, smoothed
+from rl_training.experiment.curves import (
+    RETURN,
+    Points,
+    compare,
+    find_runs,
+    on_common_steps,
+    read_curves,
+    smoothed,
+    with_curves,
+)
 from rl_training.experiment.files import remove
 from rl_training.runtime.svg import Line, standalone
 
@@ -19,8 +28,9 @@ def plot_runs(
     paths: Sequence[Path], output: Path, *, metric: str = RETURN, smooth: int = 1, title: str | None = None
 ) -> list[str]:
     """Plots a metric against env steps, for the runs among these paths and below them. Runs that differ only in their seed
-    become a mean with a band of one standard deviation. Returns a line about each curve."""
-    comparison = compare(find_runs(paths))
+    become a mean with a band of one standard deviation. A run that has not logged the metric is left out, with a warning.
+    Returns a line about each curve."""
+    comparison = compare(with_curves(find_runs(paths), "plot", metric))
     read = [(group, *read_curves(group.runs, metric)) for group in comparison.groups]
     lines, about = [], []
     for group, name, curves in read:

@@ -49,7 +49,7 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
             return
         _require_listening(address)
         try:
-            logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it would recommend to go without
+            logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it would advise against authentication
             with _sigterm_kept():
                 ray.init(**({"address": "local", **options} if address is None else {"address": address}), **QUIET)
         except Exception as error:  # Ray raises anything, also plain exceptions

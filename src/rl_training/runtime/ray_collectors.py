@@ -16,7 +16,7 @@ from rl_training.version import __version__
 
 
 class Actor:
-    """What Ray runs on a node."""
+    """The actor that Ray runs on a node."""
 
     def __init__(self, content: bytes, state: bytes | None) -> None:
         self._server = CollectorServer(content, state)
@@ -33,7 +33,7 @@ class Broadcast:
         self._ray, self._version, self._reference = ray, -1, None
 
     def reference(self, call: Call) -> Any:
-        """What a collector gets as the weights of this call."""
+        """A reference to the weights of this call; None if the collector already has them."""
         if call.weights is None:
             return None
         if call.version != self._version:

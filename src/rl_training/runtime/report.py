@@ -1,4 +1,4 @@
-"""``rl-training report``: one or more runs as a page to look at, in one HTML file that asks nobody for anything."""
+"""``rl-training report``: one or more runs on one self-contained HTML page, which makes no requests."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.config import resolve_config
-from rl_training.experiment.curves import Points, config_of, find_runs, flat, metric_names, points_of
+from rl_training.experiment.curves import Points, config_of, find_runs, flat, log_of, metric_names, points_of, with_curves
 from rl_training.experiment.layout import EVALUATION_FILE, METADATA_FILE
-from rl_training.experiment.metrics import read_log
 from rl_training.experiment.outcomes import numbers_in, read_part
+from rl_training.experiment.overview import step_of
 from rl_training.experiment.trust import Trust
 from rl_training.runtime.cadence import PhaseTimer
 from rl_training.runtime.comparison import compared
 from rl_training.runtime.page import MOST_ROWS, charts, curves, facts, figure, page, section, table, wide_table, write_page
 from rl_training.runtime.svg import Bar, Line, Mark, bar_chart, histogram, number
 
-#: What the metrics of training are about, by a part of their names; the first that fits.
+#: The subjects of training metrics, by a part of their names; the first that fits is used.
 PANELS = {
     "Losses": ("loss",),
     "Values": ("q_value", "target", "td_error", "value", "advantage", "explained"),
@@ -34,23 +34,29 @@ PANELS = {
     "Optimiser": ("learning_rate", "grad", "updates"),
     "Episodes": ("",),
 }
-#: In the other figures.
+#: The one setting that can change without changing what came before it.
+TOTAL = "total_timesteps"
+#: Metrics that other figures show.
 SHOWN_ELSEWHERE = ("return_mean", "time/")
 
 
 def write_report(paths: Sequence[Path], output: Path, video: Path | None = None) -> list[Path]:
-    """Writes the page for the runs among these paths and below them; returns the runs. ``video`` is a GIF of an episode, for
-    the page of one run."""
+    """Writes the page for the runs among these paths and below them; returns those that are on it. ``video`` is a GIF of an
+    episode, for the page of one run."""
     if output.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"cannot write the report {output}: its name must end in .html")
-    runs = find_runs(paths)
-    write_page(page(*compared(runs)) if len(runs) > 1 else page_of(runs[0], video), output)
+    found = find_runs(paths)
+    if len(found) == 1:
+        write_page(page_of(found[0], video), output)
+        return found
+    runs = with_curves(found, "report")
+    write_page(page(*compared(runs)), output)
     return runs
 
 
 def page_of(run: Path, video: Path | None = None) -> str:
     """The page of one run."""
-    config, log = config_of(run), read_log(run)
+    config, log = config_of(run), log_of(run)
     evaluation, about = read_part(run / EVALUATION_FILE), read_part(run / METADATA_FILE)
     points = {name: found for name in metric_names(log) if (found := points_of(log, name))[0]}
     if not points:
@@ -68,7 +74,7 @@ def page_of(run: Path, video: Path | None = None) -> str:
     versions: dict[str, Any] = named if isinstance(named, dict) else {}
     rows = [("Python", about.get("python")), ("platform", about.get("platform")), *sorted(versions.items())]
     body = (
-        _headline(run, config, points, evaluation, about),
+        _headline(run, config, step_of(run, log), points, evaluation, about),
         section("Learning curve", curves("Return", returns, marks) if returns else ""),
         section("Faults and resumes", f"<ul>{events}</ul>" if events else ""),
         section("An episode", _embedded(video)),
@@ -82,10 +88,14 @@ def page_of(run: Path, video: Path | None = None) -> str:
 
 
 def _headline(
-    run: Path, config: dict[str, Any], points: dict[str, Points], evaluation: dict[str, Any], about: dict[str, Any]
+    run: Path,
+    config: dict[str, Any],
+    step: int,
+    points: dict[str, Points],
+    evaluation: dict[str, Any],
+    about: dict[str, Any],
 ) -> str:
-    step = max(found[0][-1] for found in points.values())
-    total = config.get("total_timesteps")
+    total = config.get(TOTAL)
     shown = [("steps", f"{step:,}" + (f" <small>of {total:,}</small>" if isinstance(total, int) and total != step else ""))]
     returns = numbers_in(evaluation.get("returns"))
     if returns:
@@ -98,11 +108,27 @@ def _headline(
         last = [found[1][-1] for kind in ("train", "eval") if (found := points.get(f"{kind}/time/{key}"))]
         if last:
             shown.append((name, _duration(last[0]) if key == "cpu_seconds" else number(last[0])))
+    return f'<p class="soft"><code>{escape(str(run))}</code></p>{facts(shown)}{_commands(run, about)}'
+
+
+def _commands(run: Path, about: dict[str, Any]) -> str:
+    """How the run was started and how to repeat it. A config does not repeat a run whose settings were changed on the way."""
+    changes = about.get("changes")
+    changed = [
+        entry
+        for entry in (changes if isinstance(changes, list) else [])
+        if isinstance(entry, dict) and isinstance(settings := entry.get("settings"), dict) and settings.keys() - {TOTAL}
+    ]
     repeat = f"rl-training train --config {shlex.quote(str(run / 'config.yaml'))} --output-dir NEW"
-    made_by = about.get("command")
-    began = f"<p>It was started with</p><pre><code>{escape(made_by)}</code></pre>" if isinstance(made_by, str) else ""
-    return f'<p class="soft"><code>{escape(str(run))}</code></p>{facts(shown)}{began}' + (
-        f"<p>To repeat it exactly, with the same versions:</p><pre><code>{escape(repeat)}</code></pre>"
+    shown = [
+        ("It was started with", about.get("command")),
+        *((f"Settings were changed at step {entry.get('step')} with", entry.get("command")) for entry in changed),
+        ("To repeat it exactly, with the same versions:", None if changed else repeat),
+    ]
+    return "".join(
+        f"<p>{escape(text)}</p><pre><code>{escape(command)}</code></pre>"
+        for text, command in shown
+        if isinstance(command, str)
     )
 
 
@@ -145,7 +171,7 @@ def _distribution(name: str, evaluation: dict[str, Any]) -> str:
 
 
 def _panels(points: dict[str, Points]) -> list[str]:
-    """What training logged, by what it is about."""
+    """Charts of the training metrics, grouped by subject."""
     groups: dict[str, list[str]] = {title: [] for title in PANELS}
     for name in points:
         key = name.removeprefix("train/")

@@ -1,4 +1,4 @@
-"""What a call of ``train`` returns."""
+"""The result of a call of ``train``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rl_training.runtime.evaluation import EvaluationResult
 class TrainResult:
     """The results of a call of ``train`` and where they are stored."""
 
-    env_steps: int  # of the whole run
-    steps_now: int  # of this call
+    env_steps: int  # in the whole run
+    steps_now: int  # in this call
     episodes: int
     updates: int
     metrics: dict[str, float]

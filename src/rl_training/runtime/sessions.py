@@ -128,7 +128,7 @@ def _step_of(checkpoint: Path) -> int:
     """The step at which a checkpoint was written."""
     info = read_manifest(checkpoint)["info"]
     if not {"step", "metrics_bytes"} <= info.keys():
-        raise CheckpointError(f"the checkpoint {checkpoint} cannot be resumed: it does not say where its run was")
+        raise CheckpointError(f"the checkpoint {checkpoint} cannot be resumed: it does not record the step of its run")
     return int(info["step"])
 
 
@@ -159,7 +159,7 @@ def _continued(
         left = as_left(trained, recorded or [])
     except ConfigError as error:
         raise CheckpointError(f"{run.path / METADATA_FILE} is damaged: it records what cannot be: {error}") from error
-    if recorded is None:  # of a version that noted a new total nowhere else
+    if recorded is None:  # written by a version that recorded a new total nowhere else
         left = left.with_values(total_timesteps=run.config.total_timesteps)
     wanted = change(left)
     if total_timesteps is not None:

@@ -100,7 +100,7 @@ class _StartingWith:
 
 
 def _look_for_vector_env(config: TrainConfig, factory: EnvFactory | None, workers: str) -> AnyVectorEnv | EnvFactory | None:
-    """What a user's factory makes, if it is a vector environment; otherwise a factory that starts with what it made."""
+    """The vector environment that a user's factory makes, or a factory whose first environment is the one it made."""
     if factory is None or workers != "inline" or config.env_fresh or config.wrappers:
         return None
     try:

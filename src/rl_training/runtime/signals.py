@@ -29,17 +29,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 2.0
 LAST_PATIENCE = 4.0
 TICK = 0.1
-END = 0  # tells the thread to end; no signal has this number
+END = 0  # asks the thread to end; no signal has this number
 #: Gets the main thread out of a call. It is none of the user's signals: two of the same number may arrive as one.
 INTERRUPTION: signal.Signals = getattr(signal, "SIGURG", None) or getattr(signal, "SIGBREAK")  # noqa: B009 - of Windows
 NOT_SAVED = 2  # the exit code if saving fails
 
 
 class Stoppable(Protocol):
-    """What is stopped: a trainer."""
+    """The interface of what a signal stops: a trainer."""
 
     def boundaries(self) -> Sequence[Boundary]:
-        """Those of the pools."""
+        """The boundaries of all pools in this process."""
 
     def say(self, text: str) -> None:
         """Shows a line that must not be missed."""
@@ -53,7 +53,7 @@ class Stoppable(Protocol):
 
 class StopRequest:
     """While active, the first SIGINT or SIGTERM sets ``signal_number``. A second one stops at once: if the process is ours
-    (``owns_process``), it says what is lost and exits; otherwise the signal has the effect that it had before."""
+    (``owns_process``), it prints what is lost and exits; otherwise the signal has the effect that it had before."""
 
     def __init__(self, stoppable: Stoppable | None = None, *, owns_process: bool = False) -> None:
         self.signal_number: int | None = None
@@ -222,7 +222,7 @@ class StopRequest:
 def _exit(code: int) -> None:
     """Ends the process without waiting for the main thread, which may never return."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # no one reads it any more
             stream.flush()
     os._exit(code)
 

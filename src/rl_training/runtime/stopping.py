@@ -1,4 +1,4 @@
-"""What stopping a trainer by a signal means: what is said, what is saved, what is lost."""
+"""Stopping a trainer by a signal: what is saved, what is lost, and what the user is shown."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
     number: int
     collectors: int  # in the run
-    envs: int  # of this collector
+    envs: int  # number of environments of this collector
 
     @property
     def first(self) -> int:
@@ -87,12 +87,12 @@ class Call(NamedTuple):
 
     env_steps: int
     steps: int
-    version: int  # of the weights
+    version: int  # number of the weights
     weights: bytes | None  # as ``packed_weights`` made them; None: the collector has them
 
 
 class Answer(NamedTuple):
-    """What a stretch has given, and the state of the collector after it."""
+    """The results of a stretch, and the state of the collector after it."""
 
     block: Any  # what the recorder made of it; None if nothing is complete
     seen: Step | None  # the steps themselves, for an algorithm with running statistics

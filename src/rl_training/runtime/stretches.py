@@ -54,11 +54,12 @@ class Stretches:
         self._states: list[State | bytes | None] = [None] * len(handles)  # acknowledged
         self._calls: list[Call | None] = [None] * len(handles)  # that are not answered yet
         self._deaths = [0] * len(handles)  # in the stretch under way
-        self._weights = b""  # of the last broadcast
+        self._weights = b""  # the weights of the last broadcast
         self._version = 0
         self._turn = 0
         self._behind = 0  # stretches since the last broadcast
         self._started = False
+        self._failed = False  # whether the last stretch was not taken in
         self._again = False  # whether the next stretch is one that was asked for before, with the weights of then
         self._learned_updates = 0  # updates that the learner has made
         self._updates = 0  # ... and had made at the last broadcast
@@ -77,7 +78,7 @@ class Stretches:
         return self._copy
 
     def pools(self) -> list[EnvPool]:
-        """Those in this process."""
+        """The pools of the collectors in this process."""
         return [handle.pool for handle in self._handles if isinstance(handle, InlineHandle)]
 
     def start(self) -> None:
@@ -89,6 +90,7 @@ class Stretches:
     def advance(self, env_steps: int, learner: Learner, stop: StopRequest) -> tuple[int, list[Episode]]:
         """Takes in a stretch of every collector, or in free mode of one. Returns the number of steps, and the episodes that
         have ended."""
+        self._failed = True
         self._learned_updates = learner.updates
         self._begin(env_steps)
         answers = self._first_answer(stop) if self._config.mode == "free" else self._all_answers(stop)
@@ -105,6 +107,7 @@ class Stretches:
             episodes += answer.episodes
         if self._config.mode == "pipelined":
             self._ask_all(env_steps + count)
+        self._failed = False
         return count, episodes
 
     def time_metrics(self) -> dict[str, float]:
@@ -208,7 +211,7 @@ class Stretches:
 
     def recover(self) -> list[int]:
         """After a fault, lets all collectors start again from what was taken in."""
-        if self._started and any(call is not None for call in self._calls):
+        if self._failed and self._started and any(call is not None for call in self._calls):
             self._again = self._keeps_weights()
             self._let_go()
         return []

@@ -18,7 +18,7 @@ LEFT, RIGHT, TOP, BOTTOM = 76, 12, 12, 48
 MOST_POINTS, FEW_POINTS = 300, 60
 COLORS = 8  # classes c0 to c7
 STEPS = "environment steps"
-#: Of the rows of a bar chart, and the room for their names.
+#: Bar charts: the height of a row, the width of the column of names, and the longest name beside a bar.
 ROW, NAMES, LONGEST_NAME = 26, 200, 18
 
 CHART_STYLE = """
@@ -93,7 +93,7 @@ class Axes:
 
     x: tuple[float, float]
     y: tuple[float, float]
-    counts: bool = False  # of things, so that there are no fractions
+    counts: bool = False  # whether the values count things, so that there are no fractions
     parts: list[str] = field(default_factory=list)
 
     def at(self, x: float, y: float) -> tuple[float, float]:

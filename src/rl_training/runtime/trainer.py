@@ -87,9 +87,9 @@ class Trainer:
         self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
         self.collector: Collector | Stretches = collecting.make(pool, policy, self.timer)
         self._eval_pool: EnvPool | None = None
-        self.creating = Boundary()  # of the environments for evaluation
+        self.creating = Boundary()  # marks the creation of the environments for evaluation
         self.env_steps = 0
-        self.changes: Mapping[str, Change] = {}  # of settings, since the checkpoint that the run continues from
+        self.changes: Mapping[str, Change] = {}  # changed settings since the checkpoint that the run continues from
         self.episodes = EpisodeStatistics.of(config)
         self.evaluations = EvaluationBudget(config.eval)
         self.due = {
@@ -113,7 +113,7 @@ class Trainer:
         return self.collector.pools()[0]
 
     def pools(self) -> list[EnvPool]:
-        """Those of this process."""
+        """All pools in this process, for training and for evaluation."""
         return [*self.collector.pools(), *([] if self._eval_pool is None else [self._eval_pool])]
 
     def _changing_shapes(self, pool: EnvPool) -> str | None:

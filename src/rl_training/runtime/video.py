@@ -25,7 +25,7 @@ from rl_training.runtime.setup import make_pool
 
 #: A longer film is cut off here; in most environments this is two minutes.
 MOST_FRAMES = 3_600
-#: Of an environment that draws more frames per second (CartPole has 50, Hopper 125), every second, third ... step is filmed.
+#: If an environment draws more frames per second (CartPole has 50, Hopper 125), only every second, third ... step is filmed.
 MOST_FPS = 30
 FALLBACK_FPS = 30
 #: Frames smaller than this (MinAtar's are 10 x 10) are enlarged by repeating each pixel.
@@ -158,7 +158,7 @@ def film_episode(policy: Policy, config: TrainConfig, factory: EnvFactory | None
 
 
 def on_screen(config: TrainConfig, factory: EnvFactory | None) -> EnvFactory | None:
-    """What creates the environment so that it shows itself on the screen."""
+    """A factory of environments that show themselves on the screen."""
     return _drawing(config, factory, "human")
 
 

@@ -39,7 +39,7 @@ BASE_FILE, TRIALS, FINALS, CONFIRMED = "base.yaml", "trials", "finals", "confirm
 
 @dataclass(frozen=True)
 class Plan:
-    """What to search, how, and where."""
+    """The plan of a search: its config and ranges, its options, and its directory."""
 
     base: Mapping[str, Any]  # the data of a config
     space: Space
@@ -166,8 +166,8 @@ class Search:
         return f"{shown}, so the trial's score is {score:.1f}"
 
     def _failed(self, job: Job, problem: str) -> None:
-        """A trial that fails is given up. Its settings are bad if they diverge; otherwise nobody knows, and if that goes on,
-        it is not the settings."""
+        """Gives up a trial that has failed. If it diverged, its settings are bad. Other failures may have any cause; if no
+        trial succeeds, it is not the settings."""
         diverged = DivergenceError.__name__ in problem
         self._failures += not diverged
         if self._failures >= MOST_FAILURES and not self._study.trials("COMPLETE"):

@@ -55,7 +55,7 @@ class Range:
         return int(value) if self.whole else float(f"{value:.{DIGITS}g}")
 
     def to_optuna(self, value: Any) -> Any:
-        """What Optuna calls a value of the setting; None if it is not in the range."""
+        """A value of the setting as Optuna represents it; None if it is not in the range."""
         if self.kind == "choice":
             return json.dumps(value) if value in self.values else None
         low, high = self.values

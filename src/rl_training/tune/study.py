@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 STUDY_FILE = "study.db"
 NAME = "tune"
-PRUNERS = ("median", "hyperband", "none")
-#: Random settings are tried in the first trials, and nothing is pruned in the first few.
+#: The number of first trials with random settings, and of first trials that are not pruned.
 RANDOM_TRIALS, UNPRUNED_TRIALS = 10, 5
-#: Nor in this part of a run, one in so many evaluations: early returns say little.
+#: No trial is pruned in the first evaluations of a run, one in this many: early returns mean little.
 UNPRUNED_PART = 4
 
 
@@ -41,7 +40,7 @@ class Study:
     def __init__(
         self, folder: Path, space: Space, made_from: Mapping[str, Any], pruner: str, evaluations: int, runs: int
     ) -> None:
-        """A trial that is not pruned has so many runs with so many evaluations each."""
+        """A trial that is not pruned has ``runs`` runs with ``evaluations`` evaluations each."""
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -57,7 +56,7 @@ class Study:
                     load_if_exists=True,
                     pruner=_make_pruner(pruner, evaluations, runs),
                 )
-        except Exception as error:  # of SQLite, SQLAlchemy, Alembic or Optuna
+        except Exception as error:  # SQLite, SQLAlchemy, Alembic and Optuna have their own
             raise ConfigError(
                 f"{self.file} is not a study that can be read ({described(error)}); choose another --output-dir"
             ) from error

@@ -31,7 +31,8 @@ class LSTMQNetwork(nn.Module):
     """An encoder (an MLP on vectors, a CNN on images), an LSTM (or a GRU: ``cell``), and a Q-value for each action.
 
     With ``takes_previous`` the LSTM also takes ``previous``: the one-hot previous action and its reward, all zero at the
-    start of an episode.
+    start of an episode. With ``shortcut`` the layers after the LSTM see the encoder's features too, and not only what the
+    LSTM makes of them (Ni et al., arXiv:2110.05038).
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class LSTMQNetwork(nn.Module):
         hidden_sizes: Sequence[int] = (64,),
         dueling: bool = False,
         takes_previous: bool = False,
+        shortcut: bool = False,
         encoder: EncoderConfig = EncoderConfig(),  # noqa: B008 - frozen
     ) -> None:
         """``observation`` is a spec, or the shape of a vector or a channel-first image; ``encoder_sizes`` are the layers
@@ -60,8 +62,9 @@ class LSTMQNetwork(nn.Module):
         extra = action_dim + 1 if takes_previous else 0
         inputs = self.encoder.out_features + extra
         self.core = make_core(cell, inputs, lstm_size, lstm_layers, generator, forget_bias=forget_bias)
-        self.head = ValueHead(lstm_size, hidden_sizes, action_dim, generator, dueling=dueling, style=encoder.style)
-        self.action_dim, self.takes_previous = action_dim, takes_previous
+        memory = lstm_size + self.encoder.out_features if shortcut else lstm_size
+        self.head = ValueHead(memory, hidden_sizes, action_dim, generator, dueling=dueling, style=encoder.style)
+        self.action_dim, self.takes_previous, self.shortcut = action_dim, takes_previous, shortcut
 
     def initial_state(self, batch: int = 1) -> LSTMState:
         """The state at the start of an episode, all zeros."""
@@ -79,12 +82,13 @@ class LSTMQNetwork(nn.Module):
         time, batch = obs.shape[:2]
         x = self._encode(obs.flatten(0, 1)).view(time, batch, -1)
         memory, *after = self.core(self._with_previous(x, previous), *state)
-        return self._values(memory.flatten(0, 1)).view(time, batch, -1), tuple(after)
+        return self._values(memory.flatten(0, 1), x.flatten(0, 1)).view(time, batch, -1), tuple(after)
 
     def q_values_step(self, obs: Tensor, state: LSTMState, previous: Tensor | None = None) -> tuple[Tensor, LSTMState]:
         """One step: (batch, ...) -> Q-values (batch, action), next state. Uses operations that every runtime supports."""
-        after = self.core.step(self._with_previous(self._encode(obs), previous), *state)
-        return self._values(after[0][:, -1]), after
+        x = self._encode(obs)
+        after = self.core.step(self._with_previous(x, previous), *state)
+        return self._values(after[0][:, -1], x), after
 
     @torch.no_grad()
     def act(self, obs: Tensor, state: LSTMState, previous: Tensor | None = None) -> LSTMQOutput:
@@ -102,20 +106,20 @@ class LSTMQNetwork(nn.Module):
         assert previous is not None, "this network takes the previous action and reward"
         return torch.cat([features, previous], dim=-1)
 
-    def _values(self, memory: Tensor) -> Tensor:
-        values: Tensor = self.head(memory).squeeze(2)
+    def _values(self, memory: Tensor, features: Tensor) -> Tensor:
+        values: Tensor = self.head(torch.cat([memory, features], dim=1) if self.shortcut else memory).squeeze(2)
         return values
 
     def numpy_step(self) -> Callable[[Array, Carry, Array | None], tuple[Array, Carry]]:
         """(obs, state, previous) -> (Q-values, next state) on numpy arrays. Valid until the parameters move to other
         memory."""
         encode, core_step, head = self.encoder.numpy_forward(), self.core.numpy_step(), self.head.numpy_forward(noisy=False)
+        shortcut = self.shortcut
 
         def step(obs: Array, state: Carry, previous: Array | None) -> tuple[Array, Carry]:
             x = encode(obs)
-            if previous is not None:
-                x = np.concatenate([x, previous], axis=1)
-            after = core_step(x, *state)
-            return head(after[0][:, -1])[:, :, 0], after
+            after = core_step(x if previous is None else np.concatenate([x, previous], axis=1), *state)
+            memory = after[0][:, -1]
+            return head(np.concatenate([memory, x], axis=1) if shortcut else memory)[:, :, 0], after
 
         return step

@@ -1,8 +1,8 @@
 """Trackers (``log.trackers``), to which a run sends its config, metrics and results: TensorBoard, W&B and MLflow.
 
-Each is a hook that nobody has to rely on: a tracker that fails is reported once, and training goes on without it. A run that
-was killed and is resumed stays one run of a tracker: records that the tracker has already are left out, and those that it
-lost in the kill are sent again from the log.
+Each is a hook that training does not depend on: a tracker that fails is reported once, and training goes on without it. A
+run that was killed and is resumed stays one run of a tracker: records that the tracker already has are left out, and those
+that it lost in the kill are sent again from the log.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ class TrackedRun:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "rl_training")
         known = client.get_experiment_by_name(name)
         experiment = client.create_experiment(name) if known is None else known.experiment_id
-        mine = identity(training.run_dir)
-        found = client.search_runs([experiment], f"tags.`{TAG}` = '{mine}'")
-        run = found[0] if found else client.create_run(experiment, run_name=training.run_dir.name, tags={TAG: mine})
+        tag = identity(training.run_dir)
+        found = client.search_runs([experiment], f"tags.`{TAG}` = '{tag}'")
+        run = found[0] if found else client.create_run(experiment, run_name=training.run_dir.name, tags={TAG: tag})
         self._id = run.info.run_id
         client.update_run(self._id, status="RUNNING")
         settings = [Param(key, str(value)[:LONGEST]) for key, value in flat(training.config.describe()).items()]
