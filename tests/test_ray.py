@@ -99,7 +99,7 @@ def test_an_address_where_nothing_answers(tmp_path: Path) -> None:
     command = ["bench", "tiny.yaml", "--seeds", "1", "--runs", "runs", "--ray", f"127.0.0.1:{port}"]
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
     done = finish(*command)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert f"nothing answers at the Ray address 127.0.0.1:{port}" in done.stderr
 
 
