@@ -65,7 +65,7 @@ def test_the_budget_in_numbers() -> None:
     budget = EvaluationBudget(resolve_config({"algo": "dqn", "env_id": "x"}).eval)
     seen = EpisodeStatistics()
     assert budget.episodes_during(1_000, 1, seen) == 0  # one episode has at least 1000 steps
-    seen.load_state_dict({"count": 1, "returns": [0.0], "lengths": [100], "successes": []})
+    seen.load_state_dict({"count": 1, "returns": [0.0], "lengths": [100], "successes": [], "least_returns": []})
     assert budget.episodes_during(1_000, 1, seen) == 0  # 50 steps
     assert budget.episodes_during(8_000, 1, seen) == 4  # 400 steps
     budget.on_evaluation(EvaluationResult([0.0] * 4, [50] * 4))

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from forgery import Body, assert_refused, commands, forge, forge_all, replace_in_all, safetensors_of
+from safetensors.numpy import load_file, save_file
 
 from rl_training.experiment.checkpoint import MANIFEST, fingerprint_of
 from rl_training.experiment.folder import CheckpointFolder
 from rl_training.experiment.layout import ACTING_PARTS
 from rl_training.experiment.run import step_directories
 from rl_training.runtime.sessions import resume_training
+
+OBS = "collector/pool/obs"
 
 
 def without(key: str) -> Callable[[Body], object]:
@@ -151,3 +155,11 @@ def test_numbers_that_numpy_does_not_know(
     replace_in_all(run, f"{part}.safetensors", content)
     command = "predict" if part == "policy" else "resume"
     assert_refused(capsys, commands(run, tmp_path)[command], f"{part}.safetensors")
+
+
+def test_observations_of_another_type_are_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for checkpoint in step_directories(run):
+        arrays = load_file(checkpoint / "training.safetensors")
+        save_file({**arrays, OBS: arrays[OBS].astype(np.float64)}, checkpoint / "training.safetensors")
+        forge(checkpoint)
+    assert_refused(capsys, commands(run, tmp_path)["resume"], "the saved observations are float64 of shape (1, 4)")

@@ -202,7 +202,7 @@ def test_the_users_initialisation_is_kept() -> None:
 MISTAKES = {
     "own_networks:make_dropout": "draws random numbers in its forward pass, as dropout does",
     "own_networks:make_batch_norm": "changes its buffers in its forward pass, as batch normalisation does",
-    "own_networks:make_wrong_width": "says that its out_features are 9, but returns 8",
+    "own_networks:make_wrong_width": "declares out_features as 9, but returns 8",
     "own_networks:make_wrong_shape": "must map 2 observations to floating-point features (2, out_features), not to",
     "own_networks:make_double": "raised RuntimeError",
     "own_networks:make_text": "must return a torch.nn.Module, or a pair of them for actor and critic, not 'a network'",

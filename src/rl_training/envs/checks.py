@@ -251,3 +251,11 @@ def flag_problem(name: str, value: Any) -> str | None:
     if flag.size == 1 and flag.dtype.kind in NUMBERS and flag.item() in (0, 1):
         return None
     return f"{name} is {shown(value)}, which is neither true nor false"
+
+
+def like(saved: Array, present: Array) -> Array:
+    """Saved observations, if they have the type and the shape of those of this environment."""
+    if (saved.dtype, saved.shape) != (present.dtype, present.shape):
+        found, expected = (f"{array.dtype} of shape {array.shape}" for array in (saved, present))
+        raise ValueError(f"the saved observations are {found}, but those of the environment are {expected}")
+    return saved

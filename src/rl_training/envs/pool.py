@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.envs.boundary import Boundary, SlowCallWatch
-from rl_training.envs.checks import LARGEST, flag_problem, make_limits, make_receiver, reward_problem
+from rl_training.envs.checks import LARGEST, flag_problem, like, make_limits, make_receiver, reward_problem
 from rl_training.envs.episode_log import EpisodeLog
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.final_info import NO_INFO, SUCCESS
@@ -304,7 +304,7 @@ class SeededEnvPool:
         if self._out_of_step:
             self._workers.renew_processes()
         self._out_of_step = True  # until all of them are restored
-        obs, mask = np.array(state["obs"]), _copied(self._mask)
+        obs, mask = like(np.array(state["obs"]), self._obs), _copied(self._mask)
         restored: list[SavedEpisode | None] = []
         for i, number in enumerate(state["episode"]):
             living = functools.partial(self._workers.living, i)
