@@ -66,9 +66,10 @@ def wait_for_checkpoint(run: Path, process: subprocess.Popen[str]) -> None:
     wait_until((run / "checkpoints" / "latest").exists, process)
 
 
-def wait_until_frozen(process: subprocess.Popen[str]) -> None:
+def froze(process: subprocess.Popen[str]) -> bool:
+    """Waits until a process freezes; False if it has ended, because it was never seen writing a checkpoint."""
     _, status = os.waitpid(process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status), "the run ended, and was never seen writing a checkpoint"
+    return os.WIFSTOPPED(status)
 
 
 def logged_step(run: Path) -> int:

@@ -16,13 +16,13 @@ import yaml
 from conftest import ALGORITHMS, FEW, env_of_tests, final_fingerprint, settings_of, tiny_values
 from moments import (
     PATIENCE,
+    froze,
     frozen_while_saving,
     kill,
     logged_step,
     start,
     wait_for_checkpoint,
     wait_until,
-    wait_until_frozen,
     waiting_at,
 )
 
@@ -32,6 +32,7 @@ from rl_training.experiment.run import step_directories
 #: options with state of their own: priorities and their tree, noise, additional streams
 SWITCHES = ("double", "dueling", "noisy", "prioritized")
 TOTAL = 600
+TRIES = 20
 HELD_AT = 500  # a run that a test stops does not pass this step
 
 
@@ -71,16 +72,25 @@ def resume(run: Path) -> dict[str, Any]:
 
 def kill_and_resume(config: Path, run: Path, step: int, *, saving: bool) -> dict[str, Any]:
     """Kills the run once it has logged this step, or when it next saves after it; then resumes it to its end."""
-    env = frozen_while_saving(run, step) if saving else waiting_at(HELD_AT)
-    process = start("train", "--config", str(config), "--output-dir", str(run), env=env)
     if saving:
-        wait_until_frozen(process)
-    else:
-        wait_until(lambda: logged_step(run) >= step, process)
+        return kill_while_saving(config, run, step)
+    process = start("train", "--config", str(config), "--output-dir", str(run), env=waiting_at(HELD_AT))
+    wait_until(lambda: logged_step(run) >= step, process)
     kill(process)
-    if saving:
-        assert any((run / "checkpoints").glob(".writing-*"))
     return resume(run)
+
+
+def kill_while_saving(config: Path, folder: Path, step: int) -> dict[str, Any]:
+    """Tries again with a run that ends before it is seen saving: on a fast disk, a save takes less than a step."""
+    for attempt in range(TRIES):
+        run = folder / str(attempt)
+        env = frozen_while_saving(run, step)
+        process = start("train", "--config", str(config), "--output-dir", str(run), env=env)
+        if froze(process):
+            kill(process)
+            assert any((run / "checkpoints").glob(".writing-*"))
+            return resume(run)
+    pytest.fail(f"{TRIES} runs ended, and none was ever seen writing a checkpoint")
 
 
 def kill_at_random_steps(algo: str, times: int, tmp_path: Path) -> None:
