@@ -66,11 +66,8 @@ class DivergenceWatch:
         before = "never since this session began" if self._finite_at is None else f"last at step {self._finite_at}"
         settings = trainer.config.algo_kwargs
         advice = [f"lower algo_kwargs.learning_rate ({settings.learning_rate_schedule()(trainer.env_steps):g} now)"]
-        clip = getattr(settings, "max_grad_norm", None)
-        if clip is not None:
-            advice.append(f"lower algo_kwargs.max_grad_norm ({clip:g} now)")
-        elif hasattr(settings, "max_grad_norm"):
-            advice.append("set algo_kwargs.max_grad_norm")
+        clip = settings.max_grad_norm
+        advice.append(f"lower algo_kwargs.max_grad_norm ({clip:g} now)" if clip else "set algo_kwargs.max_grad_norm")
         return DivergenceError(
             f"training diverged by step {trainer.env_steps}: {error} (all was finite {before}). {self._saved()}To try: "
             f"{', '.join(advice)}, or scale the rewards down, and train again"
