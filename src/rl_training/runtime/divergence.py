@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 def weights_problem(policy: Policy) -> str | None:
     """Names the first tensor of a policy's network that is not finite, if there is one."""
     tensors = {name: value for name, value in policy.network.state_dict().items() if value.is_floating_point()}
-    if not tensors or bool(torch.stack([value.isfinite().all() for value in tensors.values()]).all()):
+    # A sum is finite only if all of its terms are. Large terms may overflow it, so that each must be looked at.
+    if not tensors or bool(torch.stack([value.sum(dtype=torch.float32) for value in tensors.values()]).sum().isfinite()):
         return None
-    name = next(name for name, value in tensors.items() if not bool(value.isfinite().all()))
-    return f"the weights '{name}' are not finite"
+    names = (name for name, value in tensors.items() if not bool(value.isfinite().all()))
+    return next((f"the weights '{name}' are not finite" for name in names), None)
 
 
 def require_finite(policy: Policy, place: str) -> None:
