@@ -144,6 +144,7 @@ class StretchCollector:
         if self._held is not None:
             assert isinstance(policy, EpsilonPolicy)
             policy.passes_q_values = True
+        self._weights = policy.network.state_dict()  # in the memory of the network
         self._version = -1
 
     def start(self, state: State | bytes | None) -> list[int]:
@@ -167,8 +168,8 @@ class StretchCollector:
     def play(self, call: Call) -> Answer:
         """Plays a stretch."""
         if call.weights is not None and call.version != self._version:
-            weights = safetensors.numpy.load(call.weights)
-            self._policy.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in weights.items()})
+            for name, value in safetensors.numpy.load(call.weights).items():
+                self._weights[name].copy_(torch.from_numpy(value))
             self._version = call.version
         items: list[Any] = []
         steps: list[Step] = []
