@@ -87,7 +87,7 @@ class OwnStateCheck:
         self.complete, self._noted = problem is None, {}
         if problem is not None:
             warnings.warn(
-                f"{name(i)}: its own state does not hold everything: a copy of it that was restored at step {noted.length} of "
+                f"{name(i)}: its own state does not hold everything: a copy of it, restored at step {noted.length} of "
                 f"its episode did not go on as the episode did ({problem}); from now on, states are not saved, and episodes "
                 "are replayed when the run is resumed",
                 NonDeterministicEnvironment,
