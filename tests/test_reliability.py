@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from reliability.fuzz_runs import mutated
 from reliability.fuzz_words import rows_in, wrong_actions
 from reliability.kills import difference, summary
 from reliability.prepared import PREPARED
+from reliability.results import without_places
 from reliability.verdicts import ask, not_finite
 
 
@@ -71,6 +73,18 @@ def test_values_are_changed_somewhere() -> None:
     changed = [mutated(random.Random(seed), value)[0] for seed in range(50)]
     assert sum(one != value for one in changed) > 40
     assert value == {"a": [1, {"b": 2}], "c": "x"}
+
+
+def test_findings_name_no_place_of_this_machine() -> None:
+    tree, elsewhere = Path(__file__).parents[1], Path(tempfile.gettempdir())
+    said = (
+        f'  File "{tree}/src/rl_training/cli.py", line 3\n  File "{os.__file__}", line 4\n'
+        f"error: {elsewhere}/fuzz-1/tmp2/run is damaged; see '{Path.home()}/x.yaml' and /etc/passwd"
+    )
+    assert without_places(said) == (
+        '  File "src/rl_training/cli.py", line 3\n  File "os.py", line 4\n'
+        "error: run is damaged; see 'x.yaml' and /etc/passwd"
+    )
 
 
 def test_the_figures() -> None:

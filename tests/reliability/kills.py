@@ -29,7 +29,7 @@ from conftest import ALGORITHMS, final_fingerprint, settings_of, tiny_values
 from test_kill import SWITCHES
 
 from reliability.processes import Teller, in_a_process
-from reliability.results import append, read
+from reliability.results import append, read, without_places
 from reliability.strikes import Moment, Progress, count_progress, strike
 from rl_training.cli import main
 from rl_training.experiment.config import resolve_config
@@ -255,7 +255,7 @@ def kill_a_run(
         outcome = f"traceback; {outcome}"
     record = {"round": number, **asdict(case), "family": TASKS[case.task].family, "kills": kills, "outcome": outcome}
     if outcome != "identical":
-        record["said"] = said[-3000:]
+        record["said"] = without_places(said)[-3000:]
     else:
         shutil.rmtree(run)
     return record
@@ -304,7 +304,15 @@ def play(kills: int) -> int:
         try:
             new = play_round(case, number, folder)
         except Exception as error:
-            new = [{"round": number, **asdict(case), "family": TASKS[case.task].family, "kills": [], "outcome": repr(error)}]
+            new = [
+                {
+                    "round": number,
+                    **asdict(case),
+                    "family": TASKS[case.task].family,
+                    "kills": [],
+                    "outcome": without_places(repr(error)),
+                }
+            ]
         append(RESULTS, new)
         failed = [record for record in new if record["outcome"] != "identical"]
         for record in failed:
