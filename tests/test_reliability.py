@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from moments import PATIENCE
-from reliability import margins, verdicts
+from reliability import cpus, margins, verdicts
 from reliability.fuzz_runs import mutated
 from reliability.fuzz_words import rows_in, wrong_actions
 from reliability.kills import difference, summary
@@ -99,6 +99,8 @@ def test_the_figures() -> None:
     assert found == "files ['a'], lines of the log [1], 2 of 2 lines"
     measured = [{"task": "t", "cpu": "c", "bound": 1.0, "above": True, "value": value} for value in (0.5, 2.0, 3.0)]
     assert margins.table(measured) == [["t", "c", "> 1", "2 of 3", "0.5", "2"]]
+    runs = [{"variant": "A=b", "scope": "all", "result": result, "failed": ["t.py::u"]} for result in ("old", "1 failed")]
+    assert cpus.table(runs) == [["`A=b`", "all", "1 failed", "t.py::u"]]
 
 
 def test_variants_of_the_cpu_reach_the_libraries() -> None:
@@ -107,9 +109,7 @@ def test_variants_of_the_cpu_reach_the_libraries() -> None:
         "import json, torch; from numpy._core._multiarray_umath import __cpu_features__ as f; "
         "print(json.dumps([torch.backends.cpu.get_cpu_capability(), [name for name, found in f.items() if found]]))"
     )
-    from reliability.cpus import numpy_features
-
-    features = numpy_features()
+    features = cpus.numpy_features()
     env = {**os.environ, **margins.NARROW, "NPY_DISABLE_CPU_FEATURES": features}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE, check=True)
     capability, found = json.loads(done.stdout)
