@@ -180,13 +180,26 @@ PROGRAMS = st.lists(st.one_of(st.integers(1, 40), st.sampled_from(["save", "load
 
 
 @pytest.mark.parametrize("make", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(0, 2**31), st.integers(8, 60), PROGRAMS)
 @example(1, 20, [40, "save", "load", 3, "save", "load", 40, 40, "save", "load"])
 @example(2, 30, [5, "save", 7, "save", 9, "save", "load", 40, "save", 11, "save", "prune", "load", 13, "save", "load"])
 def test_a_buffer_that_is_saved_and_loaded_equals_one_that_never_was(
     make: Make, seed: int, capacity: int, program: list[int | str]
 ) -> None:
+    compare_with_a_twin(make, seed, capacity, program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", KINDS)
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**31), st.integers(8, 60), PROGRAMS)
+def test_many_programs_of_saving_and_loading(make: Make, seed: int, capacity: int, program: list[int | str]) -> None:
+    compare_with_a_twin(make, seed, capacity, program)
+
+
+def compare_with_a_twin(make: Make, seed: int, capacity: int, program: list[int | str]) -> None:
+    """Adds, saves and loads as the program says, beside a buffer that is only added to."""
     twin, buffer = make(capacity, seed), make(capacity, seed)
     stream, rng = Stream(seed), np.random.default_rng(seed)
     shared: Segments = {}
