@@ -19,6 +19,7 @@ import torch
 
 from rl_training import errors
 from rl_training.algorithms.base import OffPolicyAlgorithm, init_generator
+from rl_training.algorithms.config import OffPolicyConfig
 from rl_training.algorithms.epsilon_greedy import EpsilonPolicy
 from rl_training.algorithms.policy import Policy
 from rl_training.data.acting_values import HeldStep
@@ -265,7 +266,8 @@ class CollectorServer:
 
 def frame_channels(config: TrainConfig, spec: SpaceSpec) -> int | None:
     """The channels of one frame, if observations are stacks of frames."""
-    stack = getattr(config.algo_kwargs, "frame_stack", 1)
+    settings = config.algo_kwargs
+    stack = settings.frame_stack if isinstance(settings, OffPolicyConfig) else 1
     return spec.observation.shape[0] // stack if spec.observation.kind == "image" and stack > 1 else None
 
 
