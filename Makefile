@@ -53,10 +53,11 @@ test-fuzz: $(READY)  ## try N more examples of bad words, files and environments
 reliability: $(READY)  ## write the figures of these four into docs/reliability.md
 	$(RELIABILITY).page
 
-check: $(READY)  ## check linting, formatting, types and import layers
+check: $(READY)  ## check linting, formatting, types (and that planted mistakes are found) and import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -m slow tests/test_typed_seams.py
 	$(BIN)/lint-imports
 
 format: $(READY)  ## format the code

@@ -157,6 +157,7 @@ class StretchCollector:
         diverged = self._collector.load_state_dict(state)
         if self._recorder is not None:
             self._recorder.load_state_dict(state["recorder"])
+            self._recorder.check(self._policy.spec)
             if self._held is not None:
                 self._held.load_state_dict(state["held"])
             for env in diverged:
