@@ -51,7 +51,9 @@ def short(page: Path) -> str:
 def test_every_block_and_command_is_well_formed(page: Path) -> None:
     problems = {block.where: problem for block in blocks_of(page) if (problem := block.problem()) is not None}
     assert not problems
-    for command in INLINE.findall(page.read_text("utf-8")):
+    source = page.read_text("utf-8")
+    assert re.findall(r"^[ >]+```.*", source, re.MULTILINE) == [], "indented blocks are not run"
+    for command in INLINE.findall(source):
         if "--" in command and "..." not in command:  # otherwise it only names a command
             assert all(command_problem(arguments) is None for arguments in commands(command)), command
 
