@@ -239,7 +239,7 @@ def test_a_video_is_inside_the_page(tmp_path: Path) -> None:
         (["empty"], "none of these 2 runs has logged any returns yet"),
         (["good", "other", "--video"], "--video is for the report of one run, and these are 2"),
         (["good", "--output", "report.txt"], "must end in .html"),
-        (["good", "--output", "nowhere/report.html"], "cannot write the report nowhere/report.html"),
+        (["good", "--output", "nowhere/x.html"], "cannot write the report nowhere/x.html: No such file or directory\n"),
     ],
 )
 def test_what_cannot_be_reported(

@@ -90,7 +90,7 @@ def write_page(text: str, output: Path) -> None:
     try:
         replace_text(output, text)
     except CheckpointError as error:
-        raise ConfigError(f"cannot write the report {output}: {error.__cause__}") from error
+        raise ConfigError(f"cannot write the report {output}: {getattr(error.__cause__, 'strerror', error)}") from error
 
 
 def facts(values: Iterable[tuple[str, str]]) -> str:
