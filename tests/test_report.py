@@ -286,6 +286,13 @@ def test_points_are_where_their_numbers_are() -> None:
     assert max(heights) == pytest.approx(2 * sorted(heights)[-2])
 
 
+def test_the_last_number_of_an_axis_is_not_cut_off() -> None:
+    drawn = histogram("x", [250.0, 500.0], "returns")
+    places = re.findall(r'<text x="([\d.]+)" y="232" text-anchor="(\w+)">(\d+)</text>', drawn)
+    assert places[-1] == ("640", "end", "500")
+    assert {anchor for _, anchor, _ in places[:-1]} == {"middle"}
+
+
 def test_bars_are_as_long_as_their_numbers() -> None:
     drawn = bar_chart("x", [Bar("a", 0.5, 0.25, 0.75), Bar("b <i>", 1.0)])
     widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', drawn)]

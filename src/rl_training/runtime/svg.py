@@ -18,6 +18,8 @@ LEFT, RIGHT, TOP, BOTTOM = 76, 12, 12, 48
 MOST_POINTS, FEW_POINTS = 300, 60
 COLORS = 8  # classes c0 to c7
 STEPS = "environment steps"
+#: The width of a digit in the largest font of a page.
+WIDEST = 11
 #: Bar charts: the height of a row, the width of the column of names, and the longest name beside a bar.
 ROW, NAMES, LONGEST_NAME = 26, 200, 18
 
@@ -110,8 +112,9 @@ class Axes:
             self.parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
             self.parts.append(text(LEFT - 6, y + 4, number(tick), "end"))
         for tick in ticks(*self.x):
-            x, _ = self.at(tick, self.y[0])
-            self.parts.append(text(x, HEIGHT - BOTTOM + 20, number(tick), "middle"))
+            (x, _), words = self.at(tick, self.y[0]), number(tick)
+            inside = x + WIDEST * len(words) / 2 <= WIDTH
+            self.parts.append(text(x if inside else WIDTH, HEIGHT - BOTTOM + 20, words, "middle" if inside else "end"))
         self.parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, x_name, "middle"))
 
 
