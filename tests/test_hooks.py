@@ -333,6 +333,7 @@ class NotAMethod:
     ("callbacks", "message"),
     [
         (3, "callbacks must be a list of hooks, not 3"),
+        ("on_start", "callbacks must be a list of hooks, not 'on_start'"),
         (Counter(), "callbacks must be a list of hooks, not <"),
         (
             [print],

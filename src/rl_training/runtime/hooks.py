@@ -181,7 +181,7 @@ class Hooks:
 
 def require_hooks(hooks: Iterable[object]) -> list[object]:
     """The hooks as a list, or an error that names what is wrong with one."""
-    if not isinstance(hooks, Iterable):
+    if not isinstance(hooks, Iterable) or isinstance(hooks, str):
         raise ConfigError(f"callbacks must be a list of hooks, not {shown(hooks)}")
     given = list(hooks)
     for hook in given:
