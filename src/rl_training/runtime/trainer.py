@@ -132,8 +132,6 @@ class Trainer:
                 self._free_at_first,
             )
 
-    # ---------------------------------------------------------------------------------------------- the loop
-
     def train(
         self,
         total_timesteps: int | None = None,
