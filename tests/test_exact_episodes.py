@@ -209,9 +209,7 @@ def play(pool: SeededEnvPool, steps: int) -> dict[str, Any]:
 def test_a_state_that_leaves_something_out_is_found_by_what_the_episode_gave(workers: str) -> None:
     pool, restored = (make_pool("Stateful-v0", lie="leaves out", num_envs=2, workers=workers) for _ in range(2))
     assert None not in after(pool, 5)["env_states"]
-    said = (
-        r"does not hold everything: a copy of it that was restored at step 5 of its episode .*\(step 1 of 7 gave the reward"
-    )
+    said = r"is incomplete: a copy that was restored at step 5 of its episode did not .*\(step 1 of 7 gave the reward"
     with pytest.warns(NonDeterministicEnvironment, match=said) as warned:
         play(pool, 7)
     assert len(warned) == 1

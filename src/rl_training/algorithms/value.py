@@ -24,7 +24,7 @@ from rl_training.models.encoder import Encoder
 from rl_training.models.noisy import noisy_layers
 from rl_training.models.normalization import copied
 from rl_training.schedules import Schedule, importance_exponent
-from rl_training.types import SpaceSpec, TransitionBatch, UpdateResult
+from rl_training.types import ActionKind, ObservationKind, SpaceSpec, TransitionBatch, UpdateResult
 
 
 class QLearningConfig(ImageConfig, EpsilonGreedyConfig):
@@ -59,8 +59,8 @@ class TDErrorConfig(StrictModel):
 
     huber_delta: PositiveNumber = Field(
         1.0,
-        description="threshold of the Huber loss: TD errors beyond it count linearly, smaller ones as their square; the "
-        "largest return or more: always as their square",
+        description="threshold of the Huber loss: quadratic in smaller TD errors, linear in larger ones; above "
+        "the largest return it is always quadratic",
     )
 
 
@@ -105,7 +105,7 @@ class LossOutput(NamedTuple):
 class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
     """An online network that learns and a target network that follows it."""
 
-    actions: ClassVar[tuple[str, ...]] = ("discrete",)
+    actions: ClassVar[tuple[ActionKind, ...]] = ("discrete",)
     policy: EpsilonPolicy
     target: nn.Module
 
@@ -137,11 +137,16 @@ class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
 
 
 class ValueAlgorithm(TransitionAlgorithm[ValueConfigT], QLearning[ValueConfigT, TransitionBatch]):
-    """The update that DQN, QR-DQN and C51 share; each adds its network and its ``loss``."""
+    """The update of the value family; a subclass adds its network and its ``loss``."""
 
-    observations: ClassVar[tuple[str, ...]] = ("vector", "image", "mixed")
+    observations: ClassVar[tuple[ObservationKind, ...]] = ("vector", "image", "mixed")
     policy: EpsilonGreedyPolicy
     target: ValueNetwork
+
+    @classmethod
+    @abstractmethod
+    def make_policy(cls, config: ValueConfigT, spec: SpaceSpec, generator: torch.Generator) -> EpsilonGreedyPolicy:
+        """A freshly initialised policy."""
 
     def build(self) -> None:
         super().build()

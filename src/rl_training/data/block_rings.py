@@ -27,8 +27,8 @@ class BlockRings(EpisodeRings):
         return self._slots_of(np.arange(len(self)))
 
     def _check_block(self, block: CompactSteps, first: int) -> None:
-        """Checks what is checked of single steps; row 0 of the block is environment ``first``. Where only the newest
-        frames are left of the stacks, whoever left out the others has checked that they can be rebuilt."""
+        """Makes the checks of single steps; row 0 of the block is environment ``first``. If the block has only the newest
+        frames, the stacks were checked when the others were dropped."""
         if block.next_obs.shape[2:] == block.first.shape[1:] and self._stacks.looks:
             steps = expanded(block)
             for t in range(len(steps.reward)):
@@ -43,7 +43,7 @@ class BlockRings(EpisodeRings):
         return self._slots - self._under_way
 
     def _add_span(self, env: int, block: CompactSteps, span: Span) -> None:
-        """Adds some steps of an environment. The priorities of what has changed are then to be settled."""
+        """Adds some steps of an environment. The caller then settles the priorities."""
         ring, columns, steps = self._rings[env], self._columns, block.rest
         if not ring.running:
             self._begin(env, block.obs_at(span.begin, span.env))

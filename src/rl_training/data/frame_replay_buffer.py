@@ -53,7 +53,7 @@ class FrameReplayBuffer(BlockRings):
         targets: Targets | None = None,
     ) -> None:
         """``observation`` is the spec, if it is not a plain image of bytes. ``batch_size`` is the number of transitions that
-        an update will need; with too few for ever, there is a warning. With ``targets``, blocks come with the Q-values of
+        an update will need; if it can never hold as many, it warns. With ``targets``, blocks come with the Q-values of
         acting, from which items get their first priorities."""
         if capacity < num_envs:
             raise ConfigError(f"algo_kwargs.buffer_size ({capacity}) must be at least num_envs ({num_envs})")

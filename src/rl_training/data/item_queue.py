@@ -28,7 +28,7 @@ class RingCounters:
     def check(self) -> None:
         """Refuses counters that were loaded and contradict each other."""
         numbers = (self.quota, self.written, self.waiting, self.queued, self.retired)
-        require(all(type(number) is int for number in numbers) and type(self.running) is bool, "its counters are no numbers")
+        require(all(type(number) is int for number in numbers) and type(self.running) is bool, "its counters are not numbers")
         ordered = 0 <= self.waiting <= self.written and 0 <= self.retired <= self.queued and len(self) <= self.quota
         require(ordered and not (self.running and self.written == 0), "its counters contradict each other")
 

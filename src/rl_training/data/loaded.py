@@ -16,7 +16,7 @@ def require(holds: bool, problem: str) -> None:
 
 
 def require_within(values: Array, low: float, high: float, what: str) -> None:
-    """Refuses numbers outside of [low, high], and those that are no numbers."""
+    """Refuses numbers outside [low, high], and NaN."""
     if values.size:
         least, most = values.min(), values.max()
         wrong = most if least >= low else least
@@ -24,7 +24,7 @@ def require_within(values: Array, low: float, high: float, what: str) -> None:
 
 
 def require_finite(values: Array, what: str) -> None:
-    """Refuses infinity and what is no number."""
+    """Refuses infinity and NaN."""
     if values.size:
         require(bool(values.min() > -np.inf and values.max() < np.inf), f"{what} is not finite")
 
@@ -47,7 +47,7 @@ def require_masks(mask: Array) -> None:
 
 
 def require_like(saved: object, own: Array, what: str) -> None:
-    """Refuses an array of another type or shape than the own one."""
+    """Refuses an array whose dtype or shape differs from our own."""
     found = f"{saved.dtype} of shape {saved.shape}" if isinstance(saved, np.ndarray) else "no array"
     expected = f"{own.dtype} of shape {own.shape}"
     require(found == expected, f"{what} should be {expected}, but is {found}")

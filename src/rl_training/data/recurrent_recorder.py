@@ -76,8 +76,8 @@ class RecurrentRecorder:
         return {"start": self._start.copy(), "state": state, "number": self._number.copy()}
 
     def load_state_dict(self, state: State) -> None:
-        require_like(state["start"], self._start, "what says where episodes start")
-        require_like(state["number"], self._number, "what numbers the steps of episodes")
+        require_like(state["start"], self._start, "the flags of episode starts")
+        require_like(state["number"], self._number, "the step numbers of the episodes")
         for saved, own in zip(state["state"], self._state, strict=True):
             require_like(saved, own, "a recurrent state")
         self._start, self._state = np.array(state["start"]), tuple(np.array(array) for array in state["state"])

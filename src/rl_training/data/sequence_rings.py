@@ -184,7 +184,7 @@ class SequenceRings(BlockRings):
         return np.array([self._first_priority(env, position) for position in positions.tolist()])
 
     def _first_priority(self, env: int, position: int) -> float:
-        """Of the steps of a sequence whose error is known; NaN if there is none."""
+        """The initial priority of a sequence, from its known TD errors; NaN if there are none."""
         error = self._columns["error"][self._run(env, position, self._columns["sequence"][self._slot(env, position)])]
         known = error[np.isfinite(error)].astype(np.float64)
         return float(self._eta * known.max() + (1.0 - self._eta) * known.mean()) if len(known) else np.nan

@@ -1,8 +1,8 @@
-"""Checks that the states which environments save themselves hold everything, by what their episodes gave.
+"""Checks that the states that environments save themselves are complete.
 
-That ``get_state`` returns what ``set_state`` was given says nothing of what was left out. So once in a run, a second copy of
-an environment is restored from a state that was saved earlier in an episode, and gets the actions that followed: it must give
-what the episode gave.
+A ``get_state`` that returns what ``set_state`` was given may still leave something out. So once in a run, a second copy of an
+environment is restored from a state that was saved earlier in an episode, and repeats the actions that followed: observations
+and rewards must be those of the episode.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ class OwnStateCheck:
         try:
             problem = self._problem(record, noted, seed(i, episode))
         except (StepInterrupted, *FOREIGN):
-            return  # of making another environment, which says nothing of states
+            return  # the copy could not be created or played, which says nothing about states
         self.complete, self._noted = problem is None, {}
         if problem is not None:
             warnings.warn(
-                f"{name(i)}: its own state does not hold everything: a copy of it, restored at step {noted.length} of "
-                f"its episode did not go on as the episode did ({problem}); from now on, states are not saved, and episodes "
-                "are replayed when the run is resumed",
+                f"{name(i)}: its own state is incomplete: a copy that was restored at step {noted.length} of its episode "
+                f"did not continue as the episode did ({problem}); from now on, states are not saved, and episodes are "
+                "replayed when the run is resumed",
                 NonDeterministicEnvironment,
                 stacklevel=4,
             )

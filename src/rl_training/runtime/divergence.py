@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def weights_problem(policy: Policy) -> str | None:
     """Names the first tensor of a policy's network that is not finite, if there is one."""
     tensors = {name: value for name, value in policy.network.state_dict().items() if value.is_floating_point()}
-    # A sum is finite only if all of its terms are. Large terms may overflow it, so that each must be looked at.
+    # A finite sum proves that all terms are finite. An infinite one may only have overflowed, so check each term.
     if not tensors or bool(torch.stack([value.sum(dtype=torch.float32) for value in tensors.values()]).sum().isfinite()):
         return None
     names = (name for name, value in tensors.items() if not bool(value.isfinite().all()))
@@ -29,7 +29,7 @@ def weights_problem(policy: Policy) -> str | None:
 
 
 def require_finite(policy: Policy, place: str) -> None:
-    """Refuses a policy that is not finite: whatever it answers means nothing."""
+    """Refuses a policy whose weights are not finite, because its actions are meaningless."""
     problem = weights_problem(policy)
     if problem is not None:
         raise DivergenceError(

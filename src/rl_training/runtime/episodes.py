@@ -18,7 +18,7 @@ class EpisodeStatistics:
     """The number of episodes, and the returns, lengths and successes of the most recent ones."""
 
     def __init__(self, least_exploring: int | None = None) -> None:
-        """From environment ``least_exploring`` on, those with the lowest epsilon; None: all explore alike."""
+        """Environments from ``least_exploring`` on have the lowest epsilon; None: all explore alike."""
         self.count = 0
         self._least_exploring = least_exploring
         self._least_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
@@ -28,7 +28,7 @@ class EpisodeStatistics:
 
     @classmethod
     def of(cls, config: TrainConfig) -> EpisodeStatistics:
-        """Those of a run. If collectors spread epsilon over the environments, the last quarter of these explores least."""
+        """The statistics of a run. If epsilon is spread over the environments, the last quarter of them explores least."""
         settings = config.algo_kwargs
         spreads = isinstance(settings, EpsilonGreedyConfig) and settings.epsilon_spread > 0.0
         spread = spreads and not config.collectors.step_by_step

@@ -68,7 +68,7 @@ class RunLog:
         self._write("eval", {**result.summary(), **self.time_metrics(self._trainer.env_steps)})
 
     def write_changes(self, settings: Mapping[str, Any]) -> None:
-        """Settings of a resumed run that are others than before."""
+        """Logs the settings that changed when the run was resumed."""
         self._write("change", {**settings, **self.time_metrics(self._trainer.env_steps)})
 
     def _write(self, kind: str, metrics: Mapping[str, Any]) -> None:
@@ -114,6 +114,6 @@ class RunLog:
         self._bytes = {key: info.get(key, 0) for key in FILES}
         seconds = info.get("time/seconds", 0.0)
         self._earlier = {phase: info.get(f"time/{phase}_seconds", 0.0) for phase in PhaseTimer.PHASES}
-        self._earlier["rest"] = seconds - (sum(self._earlier.values()) - self._earlier["rest"])  # also all that is not known
+        self._earlier["rest"] = seconds - (sum(self._earlier.values()) - self._earlier["rest"])  # and unknown phases
         self._begun = dict(enumerate(info.get("episodes_begun", [seconds] * self._trainer.config.num_envs)))
         self._earlier_cpu_seconds = info.get("time/cpu_seconds", 0.0)

@@ -23,7 +23,7 @@ from rl_training.types import ObservationSpec, SpaceSpec
 
 #: More threads than this, and than twice the processors, are a mistake: starting them could end the process.
 MOST_THREADS = 512
-#: What an environment, a worker process and an evaluated episode take at the least. Most environments take far more.
+#: The least memory that an environment, a worker process and an evaluated episode take. Most environments take far more.
 BYTES_PER_ENV = 4_000
 BYTES_PER_WORKER = 40_000_000
 BYTES_PER_EPISODE = 16
@@ -39,8 +39,8 @@ def make_pool(
     first: int = 0,
     recorded: ObservationSpec | None = None,
 ) -> EnvPool:
-    """A pool of the environments in a config, or of those that the factory makes. ``recorded`` is what a checkpoint takes
-    their observations for, ``first`` the place of the first environment in the whole run."""
+    """A pool of the environments in a config, or of those that the factory makes. ``recorded`` is the
+    observation spec of a checkpoint, ``first`` the index of the pool's first environment in the run."""
     if factory is None and config.env_from_python:
         raise ConfigError(
             f"this agent was trained on {config.env_id}, an environment that was passed from Python; pass it again as env="

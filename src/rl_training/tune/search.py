@@ -118,7 +118,7 @@ class Search:
         return False
 
     def _start(self, trial: optuna.Trial) -> bool:
-        """Starts a trial, or goes on with it. Settings that no config can have together end it at once."""
+        """Starts a trial, or continues it. Settings that no config can have together end it at once."""
         values = self._study.values_of(trial)
         try:
             resolve_config(with_values(self._plan.base, values))
