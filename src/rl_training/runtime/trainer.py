@@ -26,8 +26,9 @@ from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, RandomStreams
 from rl_training.runtime.announcements import announce_changes, announce_run
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
-from rl_training.runtime.collecting import Collecting
 from rl_training.runtime.collector import Collector
+from rl_training.runtime.collector_factory import CollectorFactory
+from rl_training.runtime.collector_group import CollectorGroup
 from rl_training.runtime.compilation import Compilation
 from rl_training.runtime.divergence import DivergenceWatch
 from rl_training.runtime.episodes import EpisodeStatistics
@@ -43,7 +44,6 @@ from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
 from rl_training.runtime.stop_at_return import StopAtReturn
 from rl_training.runtime.stopping import TrainerStop
-from rl_training.runtime.stretches import Stretches
 from rl_training.runtime.trackers import make_trackers, require_trackers
 from rl_training.types import ObservationSpec
 
@@ -72,7 +72,7 @@ class Trainer:
         self.streams = RandomStreams(config.seed)
         algorithm_class = get_algorithm(config.algo)
         require_trackers(config)
-        collecting = Collecting(config, factory, recorded)
+        collecting = CollectorFactory(config, factory, recorded)
         pool = collecting.first_pool()
         require_fit(algorithm_class, pool.spec, config.env_id)
         self._free_at_first = available_memory()
@@ -85,7 +85,7 @@ class Trainer:
                 self.algorithm.actor_priorities = config.collectors.actor_priorities
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.timer)
         self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
-        self.collector: Collector | Stretches = collecting.make(pool, policy, self.timer)
+        self.collector: Collector | CollectorGroup = collecting.make(pool, policy, self.timer)
         self._eval_pool: EnvPool | None = None
         self.creating = Boundary()  # marks the creation of the environments for evaluation
         self.env_steps = 0
