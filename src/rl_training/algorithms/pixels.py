@@ -37,15 +37,15 @@ def require_usable_images(config: PixelConfig, spec: SpaceSpec, name: str) -> No
     """Refuses images whose last axis must be the channels, and those that a shift could move out of sight."""
     for image in spec.observation.images:
         channels, height, width = image.shape
-        if config.shift_pad >= min(height, width):
-            raise ConfigError(
-                f"algo_kwargs.shift_pad ({config.shift_pad}) must be below the shorter side of the images, which has "
-                f"{min(height, width)} pixels; lower shift_pad or use larger images"
-            )
         if width < min(channels, height):
             raise SpaceError(
                 f"{name} takes channel-first images (channels, height, width), but this environment's have the shape "
                 f"{image.shape}; put the channels first, for instance with the wrapper pixels"
+            )
+        if config.shift_pad >= min(height, width):
+            raise ConfigError(
+                f"algo_kwargs.shift_pad ({config.shift_pad}) must be below the shorter side of the images, which has "
+                f"{min(height, width)} pixels; lower shift_pad or use larger images"
             )
 
 
