@@ -64,8 +64,19 @@ def test_episode_seeds_differ_everywhere() -> None:
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "rl_training_test_envs:RandomWalk-v0"])
-@pytest.mark.parametrize("workers", ["inline", "subprocess"])
+RESTORED = ("CartPole-v1", "Acrobot-v1", "rl_training_test_envs:RandomWalk-v0")
+
+
+@pytest.mark.parametrize(
+    ("workers", "env_id"),
+    [
+        *(("inline", env_id) for env_id in RESTORED),
+        *(
+            pytest.param("subprocess", env_id, marks=[pytest.mark.slow] if number else [])
+            for number, env_id in enumerate(RESTORED)
+        ),
+    ],
+)
 def test_a_restored_pool_continues_exactly(env_id: str, workers: str) -> None:
     def pool() -> EnvPool:
         return SeededEnvPool(RegisteredEnv(env_id), num_envs=2, seed=1, env_id=env_id, workers=workers)

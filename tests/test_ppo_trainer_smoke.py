@@ -149,6 +149,7 @@ def test_ppo_learns_a_trivial_task() -> None:
     ppo_walks_home.check()
 
 
+@pytest.mark.slow  # fast for R2D2
 def test_only_memory_solves_a_memory_task() -> None:
     """With some seeds an untrained network already answers right; with this one it is always wrong."""
     recurrent_ppo_recalls.check(seed=3)

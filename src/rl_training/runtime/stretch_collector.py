@@ -163,6 +163,7 @@ class StretchCollector:
             self._recorder.check(self._policy.spec)
             if self._held is not None:
                 self._held.load_state_dict(state["held"])
+                self._held.check(self._policy.spec)
             for env in diverged:
                 self._recorder.discard(env)
                 if self._held is not None:
