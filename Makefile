@@ -57,6 +57,7 @@ check: $(READY)  ## check linting, formatting, types, import layers and the docu
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -m slow tests/test_typed_seams.py
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory docs
 

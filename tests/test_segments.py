@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from batches import SPEC
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_state_bytes import flat
@@ -72,15 +73,15 @@ class Stream:
         self._obs, self._over = next_obs, step.ended
         return step
 
-    def add_to(self, buffers: list[Any]) -> None:
-        step = self.step()
+    def add_to(self, buffers: list[Any], mask: Any = None) -> None:
+        step = self.step()._replace(next_action_mask=mask)
         carry = (self._rng.standard_normal((ENVS, *STATE)).astype(np.float32),)
         recorded = self._recorder.record(step, carry)
         for buffer in buffers:
             if isinstance(buffer, ReplayBuffer):
                 discount = np.where(step.terminated, np.float32(0), np.float32(0.9))
                 flat_obs, flat_next = (array.reshape(ENVS, -1).astype(np.float32) for array in (step.obs, step.next_obs))
-                buffer.add(Transitions(flat_obs, step.action, step.reward, flat_next, discount))
+                buffer.add(Transitions(flat_obs, step.action, step.reward, flat_next, discount, mask))
             elif isinstance(buffer, RecurrentReplayBuffer):
                 buffer.add(recorded)
             else:
@@ -93,8 +94,8 @@ class Stream:
                 buffer.discard(env)
 
 
-def transitions(capacity: int, seed: int) -> ReplayBuffer:
-    return ReplayBuffer(capacity, (STACK * 4,), rng=np.random.default_rng(seed))
+def transitions(capacity: int, seed: int, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer(capacity, (STACK * 4,), rng=np.random.default_rng(seed), **options)
 
 
 def prioritized(capacity: int, seed: int) -> ReplayBuffer:
@@ -152,11 +153,12 @@ def save(path: Path, buffer: SegmentedBuffer, shared: Segments | None = None) ->
     return write_checkpoint(path, {"replay": buffer.snapshot()}, {}, shared)
 
 
-def load(path: Path, buffer: SegmentedBuffer) -> Segments:
+def load(path: Path, buffer: Any) -> Segments:
     loaded = load_checkpoint(path, ["replay"])
     with CheckpointFolder(path) as folder:
         reader = SegmentReader(folder, "replay", loaded.manifest)
         buffer.load_snapshot(loaded.parts["replay"], reader.read)
+    buffer.check(SPEC)
     return reader.segments
 
 
@@ -178,13 +180,26 @@ PROGRAMS = st.lists(st.one_of(st.integers(1, 40), st.sampled_from(["save", "load
 
 
 @pytest.mark.parametrize("make", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(0, 2**31), st.integers(8, 60), PROGRAMS)
 @example(1, 20, [40, "save", "load", 3, "save", "load", 40, 40, "save", "load"])
 @example(2, 30, [5, "save", 7, "save", 9, "save", "load", 40, "save", 11, "save", "prune", "load", 13, "save", "load"])
 def test_a_buffer_that_is_saved_and_loaded_equals_one_that_never_was(
     make: Make, seed: int, capacity: int, program: list[int | str]
 ) -> None:
+    compare_with_a_twin(make, seed, capacity, program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", KINDS)
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**31), st.integers(8, 60), PROGRAMS)
+def test_many_programs_of_saving_and_loading(make: Make, seed: int, capacity: int, program: list[int | str]) -> None:
+    compare_with_a_twin(make, seed, capacity, program)
+
+
+def compare_with_a_twin(make: Make, seed: int, capacity: int, program: list[int | str]) -> None:
+    """Adds, saves and loads as the program says, beside a buffer that is only added to."""
     twin, buffer = make(capacity, seed), make(capacity, seed)
     stream, rng = Stream(seed), np.random.default_rng(seed)
     shared: Segments = {}

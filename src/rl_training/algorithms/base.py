@@ -18,7 +18,6 @@ from rl_training.algorithms.return_scale import ReturnScale
 from rl_training.algorithms.update import Update
 from rl_training.data.replay import BatchT, Recorder, Replay, clipped
 from rl_training.data.rollout_buffer import Rollout
-from rl_training.data.transition_replay import make_transition_recorder
 from rl_training.models.normalization import ObservationNormalizer
 from rl_training.rng import RandomStreams, derive_seed
 from rl_training.types import SpaceSpec, State, Step, UpdateResult
@@ -139,14 +138,19 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
         self.normalizers = [module for module in modules if isinstance(module, ObservationNormalizer)]
         self.has_statistics = bool(self.normalizers) or self.return_scale is not None
 
+    @property
+    def device(self) -> torch.device:
+        """Where the networks are, and batches are needed."""
+        return next(self.policy.network.parameters()).device
+
     @abstractmethod
     def make_replay(self, num_envs: int) -> Replay[BatchT]:
         """The replay from which its batches are sampled."""
 
     @classmethod
+    @abstractmethod
     def make_recorder(cls, config: OffPolicyConfigT, policy: Policy, num_envs: int) -> Recorder[Any, Any]:
-        """The recorder of this replay alone, for a collector with some of the environments."""
-        return make_transition_recorder(policy.spec, num_envs, getattr(config, "n_step", 1), config.gamma)
+        """The recorder of this replay alone, for a collector with some of the environments. A family declares its type."""
 
     def observe(self, step: Step) -> None:
         """Updates the running statistics of observations and returns, if there are any, with a step of all environments."""
@@ -168,7 +172,7 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
         if self.return_scale is None:
             return batch
         sampled: Any = batch
-        return sampled._replace(reward=self.return_scale.scale_batch(sampled.reward, getattr(self.config, "n_step", 1)))
+        return sampled._replace(reward=self.return_scale.scale_batch(sampled.reward, self.config.n_step))
 
     def update(self, batch: BatchT, env_steps: int = 0) -> UpdateResult:
         outcome = self.updater(self.inputs(batch), env_steps)

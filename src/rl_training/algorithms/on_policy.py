@@ -54,12 +54,13 @@ class ActorCriticPolicy(Policy):
 
     def __init__(self, network: ActionNetwork, spec: SpaceSpec) -> None:
         super().__init__(network, spec)
+        self._head = network.head  # to find it in a module takes as long as a small layer
         self._output: Callable[[Array], Array] | None = None
 
     def choose(self, given: ActInput) -> PolicyOutput:
         if self._output is None:
             self._output = self.network.numpy_action_output()
-        return choose_actions(self.network.head, self._output(given.obs), given.carry, given)
+        return choose_actions(self._head, self._output(given.obs), given.carry, given)
 
     def parameters_moved(self) -> None:
         self._output = None

@@ -32,7 +32,6 @@ class RecurrentValueConfig(TDErrorConfig, QLearningConfig):
 
     buffer_size: Positive = Field(100_000, description="steps kept for replay")
     batch_size: Positive = Field(32, description="sequences in one update")
-    n_step: Positive = Field(1, description="rewards summed in one target")
     trace_lambda: Fraction = Field(
         0.0,
         description="lambda of Watkins's Q(lambda): a target goes on along its sequence as long as the actions are greedy or "
@@ -53,6 +52,10 @@ class RecurrentValueConfig(TDErrorConfig, QLearningConfig):
         description="mean: over all steps of a batch; sum: over the steps of each sequence, then the mean over sequences, "
         "which makes gradients up to sequence_length times as large",
     )
+
+    def cutting(self) -> tuple[int, int]:
+        """How episodes are cut into sequences: the steps from one to the next, and the steps of burn-in before each."""
+        return self.sequence_length, 0
 
     @model_validator(mode="after")
     def _one_kind_of_target(self) -> RecurrentValueConfig:
@@ -324,7 +327,7 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
                 "num_envs": num_envs,
                 "masked_actions": spec.action.masked_count,
                 "rng": self.streams["replay"],
-                "device": self.target_network.vector.device,
+                "device": self.device,
                 "targets": self._targets_of_arrays if self.actor_priorities else None,
             }
         )
@@ -339,8 +342,7 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     @classmethod
     def make_recorder(cls, config: RecurrentConfigT, policy: Policy, num_envs: int) -> RecurrentRecorder:
         assert isinstance(policy, RecurrentQPolicy)
-        overlap, burn_in = getattr(config, "overlap", 0), getattr(config, "burn_in", 0)
-        stride = config.sequence_length - overlap
+        stride, burn_in = config.cutting()
         return RecurrentRecorder(policy.network.core.initial_state(num_envs), stride, burn_in)
 
     def make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:

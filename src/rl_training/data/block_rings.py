@@ -9,11 +9,22 @@ from numpy.typing import NDArray
 
 from rl_training.data.blocks import CompactSteps, Span, expanded, item_at
 from rl_training.data.episode_rings import EpisodeRings
-from rl_training.types import Array
+from rl_training.types import Array, SpaceSpec
 
 
 class BlockRings(EpisodeRings):
     """``EpisodeRings`` that take blocks in spans: consecutive steps of one environment within an episode."""
+
+    def check(self, spec: SpaceSpec) -> None:
+        """Refuses what was loaded if it cannot come from environments with this spec."""
+        self._queue.check(self._slots)
+        self._check_columns(spec, self.n_step)
+        if self._priorities is not None:
+            self._priorities.check(self._held_slots())
+
+    def _held_slots(self) -> NDArray[np.int64]:
+        """The first slots of all items."""
+        return self._slots_of(np.arange(len(self)))
 
     def _check_block(self, block: CompactSteps, first: int) -> None:
         """Checks what is checked of single steps; row 0 of the block is environment ``first``. Where only the newest

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rl_training.data.acting_values import Targets
 from rl_training.data.frames import Frames, StackCheck
 from rl_training.data.item_queue import ItemQueue, RingCounters
+from rl_training.data.loaded import require
 from rl_training.data.memory import require_memory
 from rl_training.data.prioritized_replay_buffer import PriorityIndex
 from rl_training.data.segments import Ring, SegmentedBuffer
@@ -161,7 +162,9 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
                 f"the saved replay ({_describe(state['fits'])}) does not fit this buffer ({_describe(self._fits())}); "
                 "resume with the settings that the run was started with"
             )
-        self._rings[:] = [RingCounters(**ring) for ring in state["rings"]]
+        saved = [RingCounters(**ring) for ring in state["rings"]]
+        require([ring.quota for ring in saved] == [ring.quota for ring in self._rings], "its rings are others")
+        self._rings[:] = saved
         if self._priorities is not None:
             self._priorities.load_state_dict(state["priorities"])
 

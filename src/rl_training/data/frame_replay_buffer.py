@@ -19,8 +19,9 @@ from rl_training.data.block_rings import BlockRings
 from rl_training.data.blocks import CompactSteps, spans
 from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, equal_shares
 from rl_training.data.frames import make_frames
+from rl_training.data.loaded import require_masks
 from rl_training.errors import ConfigError
-from rl_training.types import Array, ObservationSpec, Step, TransitionBatch
+from rl_training.types import Array, ObservationSpec, SpaceSpec, Step, TransitionBatch
 
 
 class FrameReplayBuffer(BlockRings):
@@ -148,6 +149,12 @@ class FrameReplayBuffer(BlockRings):
             discount=self._take("discount", slots),
             next_action_mask=self._take("action_mask", next_slots) if "action_mask" in self._columns else None,
         )
+
+    def check(self, spec: SpaceSpec) -> None:
+        super().check(spec)
+        if "action_mask" in self._columns:
+            slots = self._held_slots()
+            require_masks(self._columns["action_mask"][self._shifted(slots, self._columns["length"][slots])])
 
     def _fits(self) -> dict[str, Any]:
         return {"capacity": self.capacity, **super()._fits()}

@@ -16,8 +16,11 @@ from rl_training.data.replay import Replay
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.types import SpaceSpec, TransitionBatch
 
+#: What turns steps into transitions: by itself, or step by step for rings that sum the rewards.
+TransitionRecorder = StepRecorder | NStepAccumulator
 
-def make_transition_recorder(spec: SpaceSpec, num_envs: int, n_step: int, gamma: float) -> StepRecorder | NStepAccumulator:
+
+def make_transition_recorder(spec: SpaceSpec, num_envs: int, n_step: int, gamma: float) -> TransitionRecorder:
     """The recorder of such a replay: images are stored step by step, and their rings sum the rewards."""
     return StepRecorder() if spec.observation.images else NStepAccumulator(num_envs, gamma, n_step)
 

@@ -18,7 +18,7 @@ from rl_training.types import ActionSpec, Array, SpaceSpec, State
 
 Digests = NDArray[np.uint32]
 #: Steps are digested many at a time, which takes a tenth of the time; at most this many steps and bytes wait for it.
-MOST_WAITING_STEPS = 64
+MOST_WAITING_STEPS = 256
 MOST_WAITING_BYTES = 1 << 18
 
 

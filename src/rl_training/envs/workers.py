@@ -105,7 +105,7 @@ class LocalWorker:
         self._fresh = fresh
         self.env = created(factory)
         self._used = False
-        self._result: StepReturn | None = None
+        self._action: Any = None  # of the step that has begun; it is made when it ends
         self._info: Any = {}
 
     def reset(self, seed: int) -> Observed:
@@ -130,21 +130,18 @@ class LocalWorker:
             ) from error
 
     def begin_step(self, action: Any) -> None:
-        if isinstance(action, np.ndarray):
-            action = action.copy()  # an environment may change its action in place; the caller keeps it for replays
-        returned = self.env.step(action)
+        # An environment may change its action in place; the caller keeps it for replays.
+        self._action = action.copy() if isinstance(action, np.ndarray) else action
+
+    def end_step(self) -> StepReturn:
+        returned = self.env.step(self._action)
         try:
             obs, reward, terminated, truncated, info = returned
         except (TypeError, ValueError):
             raise _not_the_api("step", returned, STEP) from None
-        mask = info.get("action_mask") if type(info) is dict else _observed(obs, info)[1]
-        self._result = (obs, mask), reward, terminated, truncated
         self._info = info
-
-    def end_step(self) -> StepReturn:
-        result, self._result = self._result, None
-        assert result is not None, "end_step without begin_step"
-        return result
+        mask = info.get("action_mask") if type(info) is dict else _observed(obs, info)[1]
+        return (obs, mask), reward, terminated, truncated
 
     def final_info(self, keys: Sequence[str]) -> dict[str, Any]:
         return chosen(self._info, keys)

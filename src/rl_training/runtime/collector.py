@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.algorithms.policy import Policy
+from rl_training.data.loaded import require_actions, require_like
 from rl_training.envs.pool import EnvPool, Episode
 from rl_training.models.encoder import on_cpu
 from rl_training.rng import RandomStreams
@@ -110,6 +111,9 @@ class Collector:
         pending = state["pending"]
         self._pending = None
         if pending is not None:
+            spec = self.policy.spec.action
+            require_like(pending["action"], np.empty((self.pool.num_envs, *spec.shape), spec.dtype), "the action to repeat")
+            require_actions(pending["action"], spec)
             self._pending = PolicyOutput(pending["action"], tuple(pending["carry"]), pending["extras"])
         diverged = self.pool.load_state_dict(state["pool"])
         if diverged:

@@ -185,6 +185,7 @@ class OffPolicyLearner(Learner):
             self._learn_from = env_steps + self.algorithm.config.learning_starts
         else:
             self.replay.load_snapshot(state, read)
+        self.replay.check(self.algorithm.policy.spec)
 
 
 class OnPolicyLearner(Learner):
@@ -237,6 +238,7 @@ class OnPolicyLearner(Learner):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.rollout.load_state_dict(state["rollout"])
+        self.rollout.check(self.algorithm.policy.spec.action)
 
 
 def make_learner(algorithm: Algorithm[Any, Any], num_envs: int, timer: PhaseTimer) -> Learner:

@@ -47,18 +47,19 @@ class RunLog:
                 self._files[key] = LogFile(training.run_dir / name, keep_bytes=self._bytes[key])
 
     def on_episode(self, episode: Episode) -> None:
+        if not self._files:
+            return
         now = self._seconds
         seconds, self._begun[episode.env_index] = now - self._begun.get(episode.env_index, 0.0), now
-        if self._files:
-            values = {
-                "env": episode.env_index,
-                "episode": episode.number,
-                "return": episode.episode_return,
-                "length": episode.length,
-                **{key if key == "is_success" else f"info/{key}": value for key, value in episode.info.items()},
-                "time/seconds": round(seconds, 4),
-            }
-            self._files["episodes_bytes"].write("episode", self._trainer.env_steps, values)
+        values = {
+            "env": episode.env_index,
+            "episode": episode.number,
+            "return": episode.episode_return,
+            "length": episode.length,
+            **{key if key == "is_success" else f"info/{key}": value for key, value in episode.info.items()},
+            "time/seconds": round(seconds, 4),
+        }
+        self._files["episodes_bytes"].write("episode", self._trainer.env_steps, values)
 
     def on_update(self, metrics: Mapping[str, float]) -> None:
         self._write("train", metrics)

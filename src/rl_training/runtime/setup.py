@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
+from rl_training.algorithms.pixels import PixelConfig
 from rl_training.data.memory import require_memory
 from rl_training.envs.factory import AnyVectorEnv, EnvFactory, GivenEnv, RegisteredEnv
 from rl_training.envs.final_info import SUCCESS
@@ -130,7 +131,8 @@ def _require_resources(config: TrainConfig, num_envs: int, workers: str) -> None
 
 def _require_shift_fits(config: TrainConfig, spec: SpaceSpec) -> None:
     """Images are shifted by up to ``shift_pad`` pixels: if that is not less than a side, nothing of one may be left."""
-    pad = getattr(config.algo_kwargs, "shift_pad", 0)
+    settings = config.algo_kwargs
+    pad = settings.shift_pad if isinstance(settings, PixelConfig) else 0
     for image in spec.observation.images:
         side = min(image.shape[1:])
         if pad >= side:

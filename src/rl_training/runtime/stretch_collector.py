@@ -19,6 +19,7 @@ import torch
 
 from rl_training import errors
 from rl_training.algorithms.base import OffPolicyAlgorithm, init_generator
+from rl_training.algorithms.config import OffPolicyConfig
 from rl_training.algorithms.epsilon_greedy import EpsilonPolicy
 from rl_training.algorithms.policy import Policy
 from rl_training.data.acting_values import HeldStep
@@ -143,6 +144,7 @@ class StretchCollector:
         if self._held is not None:
             assert isinstance(policy, EpsilonPolicy)
             policy.passes_q_values = True
+        self._weights = policy.network.state_dict()  # in the memory of the network
         self._version = -1
 
     def start(self, state: State | bytes | None) -> list[int]:
@@ -155,6 +157,7 @@ class StretchCollector:
         diverged = self._collector.load_state_dict(state)
         if self._recorder is not None:
             self._recorder.load_state_dict(state["recorder"])
+            self._recorder.check(self._policy.spec)
             if self._held is not None:
                 self._held.load_state_dict(state["held"])
             for env in diverged:
@@ -166,8 +169,8 @@ class StretchCollector:
     def play(self, call: Call) -> Answer:
         """Plays a stretch."""
         if call.weights is not None and call.version != self._version:
-            weights = safetensors.numpy.load(call.weights)
-            self._policy.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in weights.items()})
+            for name, value in safetensors.numpy.load(call.weights).items():
+                self._weights[name].copy_(torch.from_numpy(value))
             self._version = call.version
         items: list[Any] = []
         steps: list[Step] = []
@@ -264,7 +267,8 @@ class CollectorServer:
 
 def frame_channels(config: TrainConfig, spec: SpaceSpec) -> int | None:
     """The channels of one frame, if observations are stacks of frames."""
-    stack = getattr(config.algo_kwargs, "frame_stack", 1)
+    settings = config.algo_kwargs
+    stack = settings.frame_stack if isinstance(settings, OffPolicyConfig) else 1
     return spec.observation.shape[0] // stack if spec.observation.kind == "image" and stack > 1 else None
 
 

@@ -235,7 +235,8 @@ class Trainer:
         """Logging, evaluation and checkpoints that are due between two steps."""
         if self.due["log"].settle():
             self.divergence.check()
-            self.hooks.emit("on_update", {**self.train_metrics(), **self.log.time_metrics(self.env_steps)})
+            if self.run is not None or self.hooks.listens("on_update"):
+                self.hooks.emit("on_update", {**self.train_metrics(), **self.log.time_metrics(self.env_steps)})
         if self.due["eval"].count():
             episodes = self.evaluations.episodes_during(self.env_steps, self.config.num_envs, self.episodes)
             longest = self.evaluations.longest_episode(self.env_steps)
