@@ -32,7 +32,7 @@ from rl_training.runtime.collector_group import CollectorGroup
 from rl_training.runtime.compilation import Compilation
 from rl_training.runtime.divergence import DivergenceWatch
 from rl_training.runtime.episodes import EpisodeStatistics
-from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.evaluation import EvaluationResult, Extent, evaluate_policy
 from rl_training.runtime.evaluation_budget import EvaluationBudget
 from rl_training.runtime.faults import explained
 from rl_training.runtime.hooks import Hooks, Training
@@ -201,9 +201,8 @@ class Trainer:
             if self.hooks.stopped_by is not None:
                 self.progress.say(f"step {self.env_steps}: {self.hooks.stopped_by}")
             if evaluate and not stop:
-                episodes = self.evaluations.episodes_at_end(self.env_steps, self.config.num_envs, self.episodes)
-                longest = self.evaluations.longest_episode(self.env_steps)
-                evaluation = self.evaluate(episodes, stop, max_episode_steps=longest)
+                extent = self.evaluations.at_end(self.env_steps, self.config.num_envs, self.episodes)
+                evaluation = self.evaluate(extent, stop)
         if self.run is not None:
             if evaluation is not None:
                 self.run.write_evaluation({"step": self.env_steps, **evaluation.to_json()})
@@ -236,10 +235,9 @@ class Trainer:
             if self.run is not None or self.hooks.listens("on_update"):
                 self.hooks.emit("on_update", {**self.train_metrics(), **self.log.time_metrics(self.env_steps)})
         if self.due["eval"].count():
-            episodes = self.evaluations.episodes_during(self.env_steps, self.config.num_envs, self.episodes)
-            longest = self.evaluations.longest_episode(self.env_steps)
-            result = self.evaluate(episodes, stop, stream=SELECTION_EPISODES, max_episode_steps=longest) if episodes else None
-            if episodes and result is None:
+            extent = self.evaluations.during(self.env_steps, self.config.num_envs, self.episodes)
+            result = None if extent is None else self.evaluate(extent, stop, stream=SELECTION_EPISODES)
+            if extent is not None and result is None:
                 return  # stopped early: still due, so it is repeated after resuming
             self.due["eval"].settle()
             if result is not None:
@@ -250,27 +248,23 @@ class Trainer:
         self.progress.update()
 
     def evaluate(
-        self,
-        episodes: int,
-        stop: StopRequest | None = None,
-        *,
-        stream: str = FINAL_EPISODES,
-        max_episode_steps: int | None = None,
+        self, extent: Extent, stop: StopRequest | None = None, *, stream: str = FINAL_EPISODES
     ) -> EvaluationResult | None:
         """Evaluates the deterministic policy on separate environments; training is not affected."""
         self.divergence.check()
         if self._eval_pool is None:
             self._eval_pool = self._make_eval_pool()
-        limit = EpisodeLimit(max_episode_steps or self.config.eval.max_episode_steps, self.config.env_id)
+        limit = EpisodeLimit(extent.longest_episode or self.config.eval.max_episode_steps, self.config.env_id)
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
             result = evaluate_policy(
                 self.collector.policy,
                 self._eval_pool,
-                episodes,
+                extent.episodes,
                 lambda: bool(stop),
                 stream=stream,
                 limit=limit,
+                most_steps=extent.most_steps,
                 watch=self.progress.evaluating,
             )
         self.timer.lap("evaluation")
