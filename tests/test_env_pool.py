@@ -146,16 +146,26 @@ def test_an_environment_that_keeps_leftovers_is_exact_when_fresh() -> None:
         assert run(fresh=False) == [0]
 
 
-@pytest.mark.parametrize("workers", ["inline", "subprocess"])
+FAULTS = {
+    "raise": "the motor is on fire",
+    "nan": "not finite",
+    "infinite-reward": "the reward is inf",
+    "no-reward": "not a number",
+    "shape": r"shape \(2,\), but the space has \(3,\)",
+    "reset": "cannot reset",
+}
+#: what a worker process raises comes from there; what it returns is checked here, as that of any other
+RAISED_ELSEWHERE = ("raise", "reset")
+
+
 @pytest.mark.parametrize(
-    ("fault", "problem"),
+    ("fault", "problem", "workers"),
     [
-        ("raise", "the motor is on fire"),
-        ("nan", "not finite"),
-        ("infinite-reward", "the reward is inf"),
-        ("no-reward", "not a number"),
-        ("shape", r"shape \(2,\), but the space has \(3,\)"),
-        ("reset", "cannot reset"),
+        *((*fault, "inline") for fault in FAULTS.items()),
+        *(
+            pytest.param(*fault, "subprocess", marks=[] if fault[0] in RAISED_ELSEWHERE else [pytest.mark.slow])
+            for fault in FAULTS.items()
+        ),
     ],
 )
 def test_a_fault_names_itself_and_changes_nothing(fault: str, problem: str, workers: str) -> None:
