@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import yaml
 from conftest import final_fingerprint, settings_of
-from numpy.typing import NDArray
 
 from rl_training import DQN
 from rl_training.api import load_agent
@@ -123,7 +122,7 @@ def test_episodes_that_cost_too_much_are_left_out(most_steps: int | None, episod
     assert (result.returns, result.lengths) == (whole.returns[:episodes], whole.lengths[:episodes])
 
 
-class StuckEnv(gym.Env[NDArray[np.float32], int]):
+class StuckEnv(gym.Env[Any, Any]):
     """Ends when an action differs from the one before, which a policy that does not explore never brings about."""
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
