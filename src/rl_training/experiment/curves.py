@@ -25,6 +25,8 @@ Points = tuple[list[int], list[float]]
 Record = dict[str, Any]
 #: The metric that is drawn if none is chosen: the return in evaluations, or in training if a run has too few evaluations.
 RETURN = "return"
+#: Metrics as people call them.
+NAMES = {"eval/return_mean": "return in evaluations", "train/return_mean": "return in training"}
 FEWEST_EVALUATIONS = 3
 #: Settings in which the runs of one group may differ, and how many differences a label names.
 OF_A_RUN = ("seed", "output_dir")

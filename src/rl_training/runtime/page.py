@@ -32,7 +32,8 @@ dl.facts div{background:var(--panel);border:1px solid var(--edge);border-radius:
 dt{color:var(--soft);font-size:.85rem}dd{margin:0;font-size:1.25rem;font-weight:600}dd small{font-size:.8rem;font-weight:400}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr));gap:1.2rem}
 figure{margin:0;min-width:0}svg{width:100%;height:auto;display:block}figure img{max-width:100%;height:auto;border-radius:6px}
-.charts svg text{font-size:18px}main>figure{max-width:52rem}@media(max-width:40rem){svg text{font-size:19px}}
+.charts svg text{font-size:18px}main>figure{max-width:52rem}
+@media(max-width:40rem){svg text{font-size:19px}.wide svg text{font-size:12px}}
 svg:focus-visible,summary:focus-visible,.wide:focus-visible{outline:2px solid var(--c0);outline-offset:2px}
 output{display:block;min-height:1.4em;font-size:.9rem;color:var(--soft);font-variant-numeric:tabular-nums}
 table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}

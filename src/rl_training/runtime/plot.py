@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.curves import (
+    NAMES,
     RETURN,
     Points,
     compare,
@@ -21,7 +22,6 @@ from rl_training.runtime.svg import Line, standalone
 
 #: Curves with at most this many points have a marker at each.
 FEW_POINTS = 40
-NAMES = {"eval/return_mean": "return in evaluations", "train/return_mean": "return in training"}
 
 
 def plot_runs(

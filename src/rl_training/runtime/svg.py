@@ -194,7 +194,7 @@ def bar_chart(title: str, bars: Sequence[Bar], unit: str = "") -> str:
 
 def parallel_chart(title: str, scales: Sequence[Scale], routes: Sequence[Route]) -> str:
     """Parallel coordinates: an upright axis for each quantity, and a line across them for each thing that has all of them."""
-    apart, top, bottom = 130, 48, HEIGHT + 20
+    apart, top, bottom = max(130.0, WIDTH / len(scales)), 48, HEIGHT + 20
     width = apart * len(scales)
 
     def at(k: int, height: float) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.experiment.config import resolve_config
-from rl_training.experiment.curves import RETURN, flat, read_curves
+from rl_training.experiment.curves import NAMES, RETURN, flat, read_curves
 from rl_training.runtime.page import broad, curves, facts, figure, page, section, shell, table, wide_table, write_page
 from rl_training.runtime.svg import Bar, Line, Route, Scale, bar_chart, number, parallel_chart
 from rl_training.tune.search import Plan
@@ -64,10 +64,11 @@ def _settings(plan: Plan, results: Mapping[str, Any]) -> str:
 def _confirmed(results: Mapping[str, Any], runs: Sequence[Path]) -> str:
     if not runs:
         return ""
-    _, points = read_curves(runs, RETURN)
+    metric, points = read_curves(runs, RETURN)
     lines = [Line(run.name, *found) for run, found in zip(runs, points, strict=True)]
     rows = [(seed, number(one["return"]), f"{one['steps']:,}") for seed, one in results["confirmed"].items()]
-    return curves("Return", lines) + wide_table(("seed", "return after training", "steps"), rows)
+    note = f'<p class="soft">The curves show the {NAMES[metric]}.</p>'
+    return curves("Return", lines) + note + wide_table(("seed", "return after training", "steps"), rows)
 
 
 def _history(study: Study) -> str:
