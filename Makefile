@@ -53,28 +53,25 @@ test-fuzz: $(READY)  ## try N more examples of bad words, files and environments
 reliability: $(READY)  ## write the figures of these four into docs/reliability.md
 	$(RELIABILITY).page
 
-check: $(READY)  ## check linting, formatting, types and import layers
+check: $(READY)  ## check linting, formatting, types, import layers and the documentation site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -m slow tests/test_typed_seams.py
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory docs
 
 format: $(READY)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-stubs: $(READY)  ## write the signatures of all agents for editors and type checkers
+stubs: $(READY)  ## write the signatures of all agents for editors, and the README's table of algorithms
 	PYTHONPATH=tests $(BIN)/python tests/make_stubs.py
 
 golden: $(READY)  ## write the golden runs of a new release into tests/golden
 	PYTHONPATH=tests $(BIN)/python tests/make_golden.py
 
-DOCS_READY := $(VENV)/.docs-ready
-$(DOCS_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	touch $(DOCS_READY)
-
-docs: $(DOCS_READY)  ## build the documentation site into build/docs; warnings are errors
+docs: $(READY)  ## build the documentation site into build/docs; warnings and broken links are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 BENCH_READY := $(VENV)/.bench-ready

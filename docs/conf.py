@@ -13,7 +13,7 @@ from rl_training.version import __version__  # noqa: E402
 project = "rl_training"
 author = "the rl_training authors"
 release = version = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "site_inserts", "site_math"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "site_inserts", "site_links", "site_math"]
 exclude_patterns = ["_*", "charts", "adr/README.md"]
 nitpicky = False  # annotations name types of torch, numpy and gymnasium, whose sites are not asked
 smartquotes = False  # pages are full of code

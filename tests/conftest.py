@@ -53,48 +53,51 @@ FEW = frozenset({"dqn", "recurrent_ppo", "sac"})
 COSTLY: dict[str, Collection[str]] = {
     **dict.fromkeys(
         (
-            "test_a_full_save_continues_as_the_original",
             "test_a_process_that_is_killed_leaves_no_trace",
-            "test_a_non_deterministic_environment_causes_a_warning_and_training_continues",
-            "test_a_schedule_and_its_short_form_are_the_same_run",
             "test_a_trivial_task_is_learned_from_pictures",
-            "test_acting_with_a_copy_of_the_weights_is_the_same_run",
-            "test_evaluation_and_logging_do_not_disturb_training",
             "test_every_algorithm_is_saved_twice_with_the_same_bytes",
-            "test_every_algorithm_takes_a_vector_environment",
             "test_resume_is_bit_exact_with_every_option",
             "test_resume_is_bit_exact_with_images",
-            "test_resume_without_a_replay_warns_and_refills_it",
             "test_the_replay_holds_the_steps_of_a_plain_loop",
-            "test_the_updates_ahead_are_those_that_come",
-            "test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not",
         ),
         REPRESENTATIVES,
     ),
     **dict.fromkeys(
         (
+            "test_a_full_save_continues_as_the_original",
+            "test_a_non_deterministic_environment_causes_a_warning_and_training_continues",
             "test_a_resumed_run_is_bit_exact_on_any_space",
             "test_a_run_with_a_fault_is_saved_and_continues_once_it_is_fixed",
+            "test_a_schedule_and_its_short_form_are_the_same_run",
+            "test_acting_with_a_copy_of_the_weights_is_the_same_run",
             "test_an_onnx_export_gives_the_same_actions",
             "test_both_paths_learn_the_same",
             "test_continuing_to_a_larger_total_equals_one_long_run",
+            "test_evaluation_and_logging_do_not_disturb_training",
             "test_every_algorithm_starts_from_its_own_weights",
+            "test_every_algorithm_takes_a_vector_environment",
             "test_every_declared_setting_can_be_changed",
             "test_it_is_compiled",
-            "test_onnx_has_an_input_for_each_entry",
+            "test_resume_without_a_replay_warns_and_refills_it",
+            "test_the_updates_ahead_are_those_that_come",
             "test_train_predict_eval_and_export_from_the_command_line",
+            "test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not",
         ),
         FEW,
     ),
-    # those that export to ONNX what they have trained: 2 to 5 seconds for each
+    # those that export what they have trained
     "test_a_pair_is_an_actor_and_a_critic": ["sac"],
     "test_a_run_resumes_exactly_predicts_and_is_exported": ["r2d2"],
     "test_every_algorithm_learns_with_them_and_is_exported": ["sac"],
     "test_every_cnn_learns_and_is_exported": ["dqn"],
     "test_it_gets_the_entries_of_a_dict_with_images": ["dqn"],
     "test_it_learns_resumes_exactly_and_is_exported": ["recurrent_ppo"],
+    "test_onnx_has_an_input_for_each_entry": ["sac"],
     "test_other_spaces_train_resume_predict_and_export": ["recurrent_ppo"],
 }
+#: The formats in which a test exports. ONNX takes two seconds: it is fast for one algorithm of each family and each kind
+#: of inputs (``test_checkpoint_workflows.py``, ``test_onnx_policy.py``).
+EXPORTED = ["safetensors", pytest.param("onnx", marks=pytest.mark.slow)]
 
 
 @pytest.hookimpl(tryfirst=True)

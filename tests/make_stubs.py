@@ -1,10 +1,12 @@
-"""Writes ``rl_training/__init__.pyi``, from which editors and type checkers know the arguments of every agent's constructor.
+"""Writes what is derived from the algorithms: ``rl_training/__init__.pyi``, from which editors and type checkers know the
+arguments of every agent's constructor, and the README's table.
 
 python tests/make_stubs.py
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -13,6 +15,18 @@ from rl_training.api.signatures import parameters_of
 from rl_training.experiment.registry import AlgorithmClass, built_in
 
 STUB = Path(rl_training.__file__).with_suffix(".pyi")
+ROOT = Path(__file__).parent.parent
+TABLE = re.compile(r"(?<=\|---\|---\|---\|---\|---\|\n)(?:\| \[.*\n)+")
+OBSERVATIONS = {
+    ("vector", "image", "mixed"): "vector, image, both",
+    ("image", "mixed"): "image, with vectors beside it",
+}
+ACTIONS = {
+    "discrete": "discrete, several choices",
+    "multi_discrete": "",  # these take several choices too
+    "continuous": "continuous",
+    "unbounded": "unbounded",
+}
 WIDTH = 126
 HEAD = '''\
 """Reinforcement learning that is provably right, resumes bit for bit, and is fast."""
@@ -52,5 +66,20 @@ def _class_stub(algorithm: AlgorithmClass) -> str:
     )
 
 
+def readme_text() -> str:
+    """The README with the table of this version's algorithms."""
+    rows = "".join(map(_row, built_in().values()))
+    return TABLE.sub(lambda found: rows, (ROOT / "README.md").read_text("utf-8"), count=1)
+
+
+def _row(algorithm: AlgorithmClass) -> str:
+    page = f"docs/algorithms/{algorithm.name}.md"
+    title = (ROOT / page).read_text("utf-8").splitlines()[0].removeprefix("# ")
+    actions = ", ".join(filter(None, (ACTIONS[kind] for kind in algorithm.actions)))
+    observations = OBSERVATIONS[algorithm.observations]
+    return f"| [{title}]({page}) | `{algorithm.name}` | `{algorithm.public_name}` | {observations} | {actions} |\n"
+
+
 if __name__ == "__main__":
     STUB.write_text(stub_text(), "utf-8")
+    (ROOT / "README.md").write_text(readme_text(), "utf-8")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from forked import ForkedPython
-from rl_training_test_envs import FREEZE_AT, FREEZE_IN, WAIT_AT
+from holding import FREEZE_AT, FREEZE_IN, WAIT_AT
 
 #: Seconds after which a process is taken to hang; no busy machine comes near it.
 PATIENCE = 600.0

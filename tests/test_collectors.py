@@ -120,7 +120,7 @@ def test_training_in_parts_goes_on_with_the_same_processes(tmp_path: Path) -> No
     assert fingerprint(tmp_path / "parts") == whole
 
 
-@pytest.mark.parametrize("name", ["ppo", "recurrent_ppo"])
+@pytest.mark.parametrize("name", ON_POLICY)
 def test_rollouts_in_one_stretch_are_those_of_the_usual_loop(name: str, tmp_path: Path) -> None:
     """The policy is the same during a rollout, so nothing else can differ than when evaluations are due."""
     evaluation = {"interval": 0, "final_episodes": 1, "num_envs": 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from conftest import (
     tiny_config,
     tiny_values,
 )
-from moments import PATIENCE, finish, finish_python, kill, start, wait_for_checkpoint, wait_until, waiting_at
+from moments import PATIENCE, finish, kill, start, wait_for_checkpoint, wait_until, waiting_at
 
 import rl_training.algorithms.compiled_graph as compiled
 from rl_training.algorithms import PPO, SAC
@@ -379,44 +378,3 @@ def test_a_signal_while_compiling_leaves_a_run_to_resume(tmp_path: Path) -> None
 
 
 # ------------------------------------------------------------------------------------------- without a compiler
-
-
-def without_compiler(tmp_path: Path) -> dict[str, str]:
-    """An environment in which no compiler is found, nor anything compiled before."""
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    return {**os.environ, "PATH": str(empty), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-
-
-def test_auto_continues_without_a_compiler(tmp_path: Path) -> None:
-    values = tiny_values("dqn", total_timesteps=10**7)
-    script = (
-        "import sys, json; from rl_training.experiment.config import resolve_config; "
-        "from rl_training.runtime.progress import LineProgress; from rl_training.runtime.trainer import Trainer; "
-        "trainer = Trainer(resolve_config(json.loads(sys.argv[1])), progress=LineProgress(sys.stderr)); "
-        "print(trainer.train(100).updates, trainer.compilation.in_force)"
-    )
-    done = finish_python("-c", script, json.dumps(values), env=without_compiler(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["20", "False"]
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("step ")]
-    assert sum(line.startswith("the update cannot be compiled here (") for line in lines) == 1, done.stderr
-    assert len(lines) <= 5, done.stderr  # nothing of the compiler's own complaints
-
-
-@pytest.mark.slow  # traces and lowers a graph, as the one before
-def test_on_without_a_compiler_is_an_error_that_names_the_fix(tmp_path: Path) -> None:
-    config = write_config(tmp_path / "config.yaml", "dqn")
-    done = finish("train", "--config", str(config), "--output-dir", str(tmp_path / "run"), env=without_compiler(tmp_path))
-    assert done.returncode == 2
-    assert "install a C++ compiler" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow  # traces and lowers a graph, as the one before
-def test_a_compiled_run_continues_without_a_compiler_with_a_warning(backend: str, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    start_and_stop("on", run, stop_at=100)
-    done = finish("resume", str(run), env=without_compiler(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "no longer bit-for-bit" in done.stderr

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import config_fields, tiny_config
+from conftest import ON_POLICY, config_fields, tiny_config
 from safetensors.numpy import load_file
 
 from rl_training.api import load_agent, managed
@@ -65,7 +65,7 @@ def test_every_algorithm_stops_when_it_diverges_and_keeps_the_last_finite_checkp
     resumed.close()
 
 
-@pytest.mark.parametrize("algo", ["ppo", "recurrent_ppo"])
+@pytest.mark.parametrize("algo", ON_POLICY)
 def test_continuous_actions_that_are_not_finite_are_the_learners(algo: str, tmp_path: Path) -> None:
     config = tiny_config(
         algo,

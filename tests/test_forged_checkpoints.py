@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import settings_of, tiny_config
 from forgery import Body, assert_refused, commands, forge, forge_all, replace_in_all, safetensors_of
 from safetensors.numpy import load_file, save_file
 
@@ -16,7 +18,7 @@ from rl_training.experiment.checkpoint import MANIFEST, fingerprint_of
 from rl_training.experiment.folder import CheckpointFolder
 from rl_training.experiment.layout import ACTING_PARTS
 from rl_training.experiment.run import step_directories
-from rl_training.runtime.sessions import resume_training
+from rl_training.runtime.sessions import resume_training, start_training
 
 OBS = "collector/pool/obs"
 
@@ -163,3 +165,44 @@ def test_observations_of_another_type_are_refused(run: Path, tmp_path: Path, cap
         save_file({**arrays, OBS: arrays[OBS].astype(np.float64)}, checkpoint / "training.safetensors")
         forge(checkpoint)
     assert_refused(capsys, commands(run, tmp_path)["resume"], "the saved observations are float64 of shape (1, 4)")
+
+
+#: A run of each kind of buffer, and where it saves the actions of the steps that it learns from.
+LEARNERS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "records": ({"algo": "dqn"}, "training", "learner/recorder/windows/0/action"),
+    "frames": (
+        {"algo": "dqn", "env_id": "misbehaving_envs:Misbehaving-v0", "env_kwargs": {"space": "image"}},
+        "replay",
+        "rings/env0/tail/action",
+    ),
+    "sequences": ({"algo": "r2d2"}, "replay", "rings/env0/tail/action"),
+    "rollouts": ({"algo": "ppo"}, "training", "learner/rollout/steps/2"),
+}
+
+
+@pytest.fixture(scope="module", params=LEARNERS)
+def learner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    values, part, name = LEARNERS[request.param]
+    path = tmp_path_factory.mktemp("learner") / "run"
+    n_step = settings_of(values["algo"], {"n_step": 3})
+    config = tiny_config(**values, total_timesteps=60, checkpoint={"interval": 60}, algo_kwargs=n_step, output_dir=str(path))
+    trainer = start_training(config, command="test")
+    trainer.train()
+    trainer.close()
+    return path, part, name
+
+
+@pytest.mark.parametrize("value", [-2, 7])
+def test_actions_that_there_are_not_are_refused(
+    learner: tuple[Path, str, str], value: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They used to end the next update with a traceback of torch, or to be learned from."""
+    finished, part, name = learner
+    run = Path(shutil.copytree(finished, tmp_path / "run", symlinks=True))
+    for checkpoint in step_directories(run):
+        arrays = load_file(checkpoint / f"{part}.safetensors")
+        arrays[name][-1] = value
+        save_file(arrays, checkpoint / f"{part}.safetensors")
+        forge(checkpoint)
+    arguments = [*commands(run, tmp_path)["resume"], "--total-timesteps", "100"]
+    assert_refused(capsys, arguments, f"the saved experience cannot be used: an action of {value} is not between 0 and")

@@ -164,6 +164,7 @@ def test_an_algorithm_comes_from_a_file(folder: Path, cli: Console) -> None:
     ("name", "expected"),
     [
         ("my_env:MyPoin", "the module 'my_env' has no class or function 'MyPoin'"),
+        ("my_env:Hal", "the module 'my_env' has no class or function 'Hal'"),
         (
             "no_env:MyPoint",
             "(No module named 'no_env'); install its package, run in the folder that has it",
@@ -177,8 +178,8 @@ def test_a_name_that_leads_nowhere(folder: Path, cli: Console, name: str, expect
     assert done[0] == 2
     assert expected in done[2]
     assert done[2].count("\n") == 1
-    if name.endswith("MyPoin"):
-        assert "did you mean 'MyPoint'?" in done[2]
+    assert ("did you mean 'MyPoint'?" in done[2]) == name.endswith("MyPoin")
+    assert "'Half'" not in done[2]  # which is a wrapper
 
 
 def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import TESTS, final_fingerprint
+from conftest import EXPORTED, TESTS, final_fingerprint
 from moments import finish, finish_python, kill, start, wait_for_checkpoint, waiting_at
 
 PATH = "munchausen.algorithm:MunchausenDQN"
@@ -78,7 +78,7 @@ def test_it_trains_resumes_after_a_kill_evaluates_predicts_and_exports(installed
     use(installed, killed, tmp_path, "safetensors")
 
 
-@pytest.mark.parametrize("exported", ["safetensors", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("exported", EXPORTED)
 def test_it_is_used_by_its_path_alone(installed: dict[str, str], exported: str, tmp_path: Path) -> None:
     config = config_file(tmp_path / "config.yaml", PATH)
     done = run(installed, "train", "--config", config, "--output-dir", str(tmp_path / "run"))

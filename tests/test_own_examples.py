@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import tiny_values
+from conftest import EXPORTED, tiny_values
 from moments import finish_python
 from reference_scripts import EXAMPLES
 
@@ -81,7 +81,9 @@ def test_an_exported_policy_acts_without_torch_and_without_us(tmp_path: Path, mo
         ("own_algorithm:DeepMellow", {"omega": 2.0, "hidden_sizes": [8], "learning_starts": 20, "batch_size": 8}),
     ],
 )
+@pytest.mark.parametrize("exported", EXPORTED)
 def test_what_they_define_works_from_a_config(
+    exported: str,
     algo: str,
     settings: dict[str, object],
     tmp_path: Path,
@@ -97,7 +99,7 @@ def test_what_they_define_works_from_a_config(
     assert main(["train", "--config", str(config), "--output-dir", run, "--quiet"]) == 0
     assert main(["eval", run, "--episodes", "1"]) == 0
     assert main(["resume", run, "--total-timesteps", "120", "--quiet"]) == 0
-    output = str(tmp_path / "policy.onnx")
+    output = str(tmp_path / f"policy.{exported}")
     assert main(["export", run, "--output", output]) == 0, capsys.readouterr().err
 
 

@@ -14,7 +14,7 @@ import own_networks
 import pytest
 import torch
 import yaml
-from conftest import ALGORITHMS, env_of_tests, family, final_fingerprint, settings_of, tiny_config, tiny_values
+from conftest import ALGORITHMS, EXPORTED, env_of_tests, family, final_fingerprint, settings_of, tiny_config, tiny_values
 from moments import kill, start, wait_for_checkpoint, waiting_at
 from spaces_matrix import MATRIX, Case
 from test_compiled import COMPILED, assert_same_learning, backend
@@ -63,7 +63,8 @@ def trunks(trainer: Trainer) -> list[CustomTrunk]:
     return [module for module in trainer.policy.network.modules() if isinstance(module, CustomTrunk)]
 
 
-def test_it_learns_resumes_exactly_and_is_exported(algo: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("exported", EXPORTED)
+def test_it_learns_resumes_exactly_and_is_exported(algo: str, exported: str, tmp_path: Path) -> None:
     options = settings_of(algo, {"dueling": True, "noisy": True, "n_step": 2, "normalize_observations": True})
     values: dict[str, Any] = {"num_envs": 2, "total_timesteps": 160, "algo_kwargs": {**TRUNK, **options}}
     before = torch.random.get_rng_state()
@@ -81,8 +82,7 @@ def test_it_learns_resumes_exactly_and_is_exported(algo: str, tmp_path: Path) ->
     resumed.train()
     resumed.close()
     assert final_fingerprint(tmp_path / "parted") == final_fingerprint(tmp_path / "whole")
-    for suffix in ("onnx", "safetensors"):
-        assert export_policy(whole.policy, whole.config, tmp_path / f"policy.{suffix}") < 1e-4
+    assert export_policy(whole.policy, whole.config, tmp_path / f"policy.{exported}") < 1e-4
     saved = whole.config.describe()["algo_kwargs"]
     assert (saved["network"], saved["network_kwargs"]) == ("own_networks:make_trunk", {"width": 6})
 
@@ -142,8 +142,9 @@ def test_one_that_cannot_be_a_graph_is_left_eager() -> None:
     assert trainer.learner.updates == 10
 
 
+@pytest.mark.parametrize("exported", EXPORTED)
 @pytest.mark.parametrize("algo", ACTOR_CRITICS)
-def test_a_pair_is_an_actor_and_a_critic(algo: str, tmp_path: Path) -> None:
+def test_a_pair_is_an_actor_and_a_critic(algo: str, exported: str, tmp_path: Path) -> None:
     settings = {"network": own_networks.make_pair, "network_kwargs": {"actor": 5, "critic": 7}}
     options = settings_of(algo, {"normalize_observations": True})
     trainer = train(tiny_config(algo, algo_kwargs={**settings, **options}, output_dir=str(tmp_path / "run")))
@@ -152,7 +153,7 @@ def test_a_pair_is_an_actor_and_a_critic(algo: str, tmp_path: Path) -> None:
     actor = network.actor.encoder if hasattr(network.actor, "encoder") else network.encoder
     inner = [module for module in actor.modules() if isinstance(module, CustomTrunk)]
     assert [trunk.out_features for trunk in inner] == [5]
-    export_policy(trainer.policy, trainer.config, tmp_path / "policy.onnx")
+    export_policy(trainer.policy, trainer.config, tmp_path / f"policy.{exported}")
     resumed = resume_training(tmp_path / "run", warn=no_warning, total_timesteps=260)
     resumed.train()
     resumed.close()
@@ -249,16 +250,17 @@ LOCAL: dict[str, Callable[..., nn.Module]] = {
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("exported", EXPORTED)
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_function_from_python_works_until_it_is_needed_elsewhere(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, exported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With one warning, when the agent is created: any other one would fail this test."""
     network, run = LOCAL[name], tmp_path / "run"
     with pytest.warns(UserWarning, match="load and resume need network= again, and the command line cannot use"):
         agent = DQN("CartPole-v1", network=network, output_dir=str(run), eval={"final_episodes": 1}, **TINY)
     agent.learn()
-    for suffix in ("onnx", "safetensors"):
+    for suffix in {exported, "safetensors"}:
         agent.export(tmp_path / f"policy.{suffix}")
     obs = np.zeros(4, np.float32)
     expected = agent.predict(obs)[0]

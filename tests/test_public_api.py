@@ -92,7 +92,6 @@ def test_the_habits_of_the_field(tmp_path: Path) -> None:
     assert loaded.config.algo_kwargs == agent.config.algo_kwargs
     assert loaded.evaluate(3).returns == evaluation.returns
     assert agent.export(tmp_path / "policy.safetensors").stat().st_size > 0
-    assert agent.export(tmp_path / "policy.onnx").stat().st_size > 0
 
 
 def test_nothing_is_written_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,17 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from moments import PATIENCE
-from reliability import margins, verdicts
+from reliability import cpus, margins, verdicts
 from reliability.fuzz_runs import mutated
 from reliability.fuzz_words import rows_in, wrong_actions
 from reliability.kills import difference, summary
 from reliability.prepared import PREPARED
+from reliability.results import without_places
 from reliability.verdicts import ask, not_finite
 
 
@@ -73,6 +75,18 @@ def test_values_are_changed_somewhere() -> None:
     assert value == {"a": [1, {"b": 2}], "c": "x"}
 
 
+def test_findings_name_no_place_of_this_machine() -> None:
+    tree, elsewhere = Path(__file__).parents[1], Path(tempfile.gettempdir())
+    said = (
+        f'  File "{tree}/src/rl_training/cli.py", line 3\n  File "{os.__file__}", line 4\n'
+        f"error: {elsewhere}/fuzz-1/tmp2/run is damaged; see '{Path.home()}/x.yaml' and /etc/passwd"
+    )
+    assert without_places(said) == (
+        '  File "src/rl_training/cli.py", line 3\n  File "os.py", line 4\n'
+        "error: run is damaged; see 'x.yaml' and /etc/passwd"
+    )
+
+
 def test_the_figures() -> None:
     kill = {"saving": True, "orphans": False}
     records = [
@@ -85,6 +99,8 @@ def test_the_figures() -> None:
     assert found == "files ['a'], lines of the log [1], 2 of 2 lines"
     measured = [{"task": "t", "cpu": "c", "bound": 1.0, "above": True, "value": value} for value in (0.5, 2.0, 3.0)]
     assert margins.table(measured) == [["t", "c", "> 1", "2 of 3", "0.5", "2"]]
+    runs = [{"variant": "A=b", "scope": "all", "result": result, "failed": ["t.py::u"]} for result in ("old", "1 failed")]
+    assert cpus.table(runs) == [["`A=b`", "all", "1 failed", "t.py::u"]]
 
 
 def test_variants_of_the_cpu_reach_the_libraries() -> None:
@@ -93,9 +109,7 @@ def test_variants_of_the_cpu_reach_the_libraries() -> None:
         "import json, torch; from numpy._core._multiarray_umath import __cpu_features__ as f; "
         "print(json.dumps([torch.backends.cpu.get_cpu_capability(), [name for name, found in f.items() if found]]))"
     )
-    from reliability.cpus import numpy_features
-
-    features = numpy_features()
+    features = cpus.numpy_features()
     env = {**os.environ, **margins.NARROW, "NPY_DISABLE_CPU_FEATURES": features}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE, check=True)
     capability, found = json.loads(done.stdout)

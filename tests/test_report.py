@@ -239,7 +239,7 @@ def test_a_video_is_inside_the_page(tmp_path: Path) -> None:
         (["empty"], "none of these 2 runs has logged any returns yet"),
         (["good", "other", "--video"], "--video is for the report of one run, and these are 2"),
         (["good", "--output", "report.txt"], "must end in .html"),
-        (["good", "--output", "nowhere/report.html"], "cannot write the report nowhere/report.html"),
+        (["good", "--output", "nowhere/x.html"], "cannot write the report nowhere/x.html: No such file or directory\n"),
     ],
 )
 def test_what_cannot_be_reported(
@@ -284,6 +284,13 @@ def test_points_are_where_their_numbers_are() -> None:
     heights = [float(height) for height in re.findall(r'height="([\d.]+)"', histogram("x", [1.0, 1.0, 2.0], "returns"))]
     assert sum(height > 0 for height in heights) == 2
     assert max(heights) == pytest.approx(2 * sorted(heights)[-2])
+
+
+def test_the_last_number_of_an_axis_is_not_cut_off() -> None:
+    drawn = histogram("x", [250.0, 500.0], "returns")
+    places = re.findall(r'<text x="([\d.]+)" y="232" text-anchor="(\w+)">(\d+)</text>', drawn)
+    assert places[-1] == ("640", "end", "500")
+    assert {anchor for _, anchor, _ in places[:-1]} == {"middle"}
 
 
 def test_bars_are_as_long_as_their_numbers() -> None:

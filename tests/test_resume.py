@@ -13,8 +13,8 @@ import pytest
 from conftest import (
     ALGORITHMS,
     EVERY_OPTION,
+    FEW,
     OFF_POLICY,
-    REPRESENTATIVES,
     config_fields,
     env_of_tests,
     final_fingerprint,
@@ -77,13 +77,18 @@ CASES: dict[str, tuple[str | None, int, str]] = {
 }
 
 
-#: Worker processes know nothing of algorithms: one on rollouts and one on a replay are enough; ``make test-kill`` takes all.
-IN_PROCESSES = ("ppo", "r2d2")
+#: The algorithms for which a case is fast. Worker processes know nothing of algorithms: one is enough, and ``make test-kill``
+#: takes all.
+FAST = {
+    "one": FEW,
+    "two in processes": ("r2d2",),
+    "masked actions x2": ("dqn", "recurrent_ppo"),
+    "random walk x4": ALGORITHMS,
+}
 
 
 def resumed(algo: str, case: str) -> Any:
-    rarely = algo not in (IN_PROCESSES if case == "two in processes" else REPRESENTATIVES) and case != "random walk x4"
-    return pytest.param(algo, case, marks=[pytest.mark.slow] if rarely else [])
+    return pytest.param(algo, case, marks=[] if algo in FAST[case] else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize(("algo", "case"), [resumed(algo, case) for case in CASES for algo in ALGORITHMS])

@@ -28,8 +28,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "r2d2 on images": ("r2d2", {"previous_inputs": True, "frame_stack": 3, "cnn_layers": [[4, 8, 4], [4, 3, 2]]}),
     "recurrent_ppo": ("recurrent_ppo", {}),
 }
-#: An export to ONNX takes seconds.
-EXPORTED_FAST = ("r2d2 with previous inputs", "recurrent_ppo")
 #: CartPole's rewards are all alike; here they differ, and actions begin at 5
 ENV = "rl_training_test_envs:OffsetActions-v0"
 IMAGES = "rl_training_test_envs:ImageWalk-v0"
@@ -113,11 +111,7 @@ def test_predict_from_the_command_line(
     assert [json.loads(text) for text in capsys.readouterr().out.splitlines()] == [line.action for line in lines]
 
 
-@pytest.mark.parametrize(
-    "trained",
-    [pytest.param(case, marks=[] if case in EXPORTED_FAST else [pytest.mark.slow]) for case in CASES],
-    indirect=True,
-)
+@pytest.mark.slow  # fast as test_it_acts_as_the_agent_does, whose agents are not trained
 def test_the_exported_step(trained: tuple[Path, list[Line]], tmp_path: Path) -> None:
     import onnxruntime
 

@@ -18,7 +18,9 @@ from moments import kill, logged_step, start, wait_until, waiting_at
 
 from rl_training import DQN
 from rl_training.errors import ConfigError, MissingExtraError
+from rl_training.experiment.config import resolve_config
 from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.trackers import logged_before
 
 #: A tracker's records: the steps of each kind, and the mean return at each of them.
 Records = dict[str, list[tuple[int, float]]]
@@ -32,10 +34,12 @@ def train(path: Path, *hooks: object, stop_at: int | None = None, **values: Any)
         trainer.close()
 
 
-def resume(path: Path) -> None:
-    trainer = resume_training(path, warn=warnings.warn)
+def resume(path: Path, stop_at: int | None = None, **values: Any) -> None:
+    """Continues a run, with other settings if some are given."""
+    change = (lambda config: resolve_config({**config.describe(), **values})) if values else None
+    trainer = resume_training(path, change=change, warn=warnings.warn)
     try:
-        trainer.train()
+        trainer.train(stop_at)
     finally:
         trainer.close()
 
@@ -189,6 +193,32 @@ def test_a_stopped_run_goes_on_in_the_same_one(store: str, tmp_path: Path) -> No
     expected["final"].insert(0, (final["step"], final["return_mean"]))
     assert rounded(in_wandb(run)) == rounded(expected)
     assert rounded(in_mlflow(run, store)[1]) == rounded(expected)
+
+
+def change_on_the_way(run: Path, *trackers: str) -> None:
+    """A run in three sessions. The second has other settings, so the third finds that in the log."""
+    train(run, stop_at=100, log=tracked(*trackers))
+    resume(run, stop_at=180, eval={"interval": 30, "episodes": 1})
+    resume(run)
+
+
+def test_the_log_of_earlier_sessions_is_sent_without_what_was_changed(tmp_path: Path) -> None:
+    change_on_the_way(tmp_path / "run")
+    records = metrics_without_time(tmp_path / "run")
+    assert {record["kind"] for record in records} == {"train", "eval", "change"}
+    expected = [(record["kind"], record["step"]) for record in records if record["kind"] != "change"]
+    assert [(kind, step) for kind, step, _ in logged_before(tmp_path / "run")] == expected
+
+
+@pytest.mark.slow
+def test_a_run_that_was_changed_on_the_way_stays_tracked(store: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        change_on_the_way(run, "wandb", "mlflow")
+    assert [str(one.message) for one in seen if "the tracker" in str(one.message)] == []
+    for records in (in_wandb(run), in_mlflow(run, store)[1]):
+        assert {**rounded(records), "final": []} == {**rounded(logged(run)), "final": []}
 
 
 class Asking:

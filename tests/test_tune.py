@@ -122,7 +122,7 @@ def test_what_cannot_be_tuned(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert_refused(capsys, ("tune", "tiny.yaml", "--output-dir", "tiny.yaml"), "cannot write in tiny.yaml")
     Path("damaged").mkdir()
     Path("damaged/study.db").write_text("no database, but something that is longer than the header of one would have to be")
-    assert_refused(capsys, ("tune", "tiny.yaml", "--output-dir", "damaged"), "damaged/study.db is not a study")
+    assert_refused(capsys, ("tune", "tiny.yaml", "--output-dir", "damaged"), "(DatabaseError: file is not a database);")
     Path("held").mkdir()
     with contextlib.closing(Lock(Path("held/.lock"))) as lock:
         assert lock.take()

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import OFF_POLICY, settings_of, tiny_config
+from conftest import OFF_POLICY, ON_POLICY, family, settings_of, tiny_config
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from rl_training_test_envs import SpacesEnv
@@ -16,6 +16,7 @@ from spaces_matrix import MATRIX, OBSERVATIONS
 from test_spaces_matrix import stored_rows
 
 from rl_training import DQN, PPO, RecurrentPPO
+from rl_training.algorithms.recurrent_value import RecurrentQLearning
 from rl_training.data import RecurrentReplayBuffer
 from rl_training.envs.pool import NonDeterministicEnvironment
 from rl_training.envs.vector_pool import VectorEnvPool
@@ -145,7 +146,7 @@ def test_the_replay_holds_the_steps_of_a_plain_loop(algo: str, kind: str, mode: 
         assert trainer.env_steps == trainer.pool._env.real_steps  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("algo", ["ppo", "recurrent_ppo"])
+@pytest.mark.parametrize("algo", ON_POLICY)
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 @pytest.mark.parametrize(("kind", "mode"), MODES)
 def test_a_rollout_learns_from_the_steps_of_a_plain_loop(algo: str, kind: str, mode: AutoresetMode, end: str) -> None:
@@ -209,7 +210,7 @@ def test_every_algorithm_takes_a_vector_environment(case: Any) -> None:
     trainer, steps = trained(
         case.algo, lambda: make_env("sync", AutoresetMode.SAME_STEP, "terminated", **forms), 44, **stacked
     )
-    assert trainer.learner.updates > 0 or case.algo in ("r2d2", "drqn")
+    assert trainer.learner.updates > 0 or case.algo in family(RecurrentQLearning)
     assert all(step.present is None for step in steps)
 
 

@@ -141,8 +141,10 @@ def _measured(key: str) -> str:
     if seconds:
         rows.append(("CPU seconds, median", f"{median(seconds):.0f}"))
     if reference is not None:
-        rows.append(("to reach", f"{text(reference.bar)}: {_verdict(key, reference, outcomes)}"))
-        rows.append(("published", text(reference.source)))
+        verdict = _verdict(key, reference, outcomes)
+        rows.append(("verdict", verdict) if reference.bar == "-" else ("to reach", f"{text(reference.bar)}: {verdict}"))
+        if reference.config is None:  # a variant has its source in its heading
+            rows.append(("published", text(reference.source)))
     return f"{table(('measured', ''), rows)}\n\n{_curves(key, outcomes)}"
 
 

@@ -31,7 +31,7 @@ def row(label: str, track: str, value: str) -> str:
 
 def chart(title: str, rows: Iterable[str]) -> str:
     """Rows below each other, with a title for those who cannot see them."""
-    return html(f'<div class="bars" role="img" aria-label="{escape(title)}">{"".join(rows)}</div>')
+    return html(f'<div class="bars" role="group" aria-label="{escape(title)}">{"".join(rows)}</div>')
 
 
 def bar(share: float, kind: str, title: str) -> str:

@@ -49,19 +49,19 @@ class C51(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'default', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
-        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
-        exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
-        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, hidden_sizes:
-        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False,
-        priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_atoms: int = 51, v_min:
-        float = -10.0, v_max: float = 10.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] =
-        'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
-        num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
-        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval:
-        Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {},
-        init_from: str | Path | None = None, overwrite: bool = False
+        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
+        exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
+        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
+        False, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float
+        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_atoms: int = 51, v_min: float = -10.0, v_max:
+        float = 10.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
+        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
+        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
+        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
+        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
+        None = None, overwrite: bool = False
     ) -> None: ...
 
 class DDPG(ManagedAlgorithm):
@@ -75,15 +75,15 @@ class DDPG(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'default', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
-        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
-        n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, frame_stack: int = 1, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
-        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False,
-        cnn_features: int = 512, n_critics: int = 1, exploration_noise: float = 0.1, target_noise: float = 0.0, noise_clip:
-        float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
-        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
-        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
-        1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
+        hidden_sizes: Sequence[int] = (256, 256), reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int =
+        1, actor_update_interval: int = 1, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
+        int = 512, n_critics: int = 1, exploration_noise: float = 0.1, target_noise: float = 0.0, noise_clip: float = 0.5,
+        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
+        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
         Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
         overwrite: bool = False
     ) -> None: ...
@@ -99,17 +99,16 @@ class DiscreteSAC(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'default', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
-        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
-        n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, frame_stack: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy:
-        float | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
-        int = 512, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
-        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
-        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
-        1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
+        hidden_sizes: Sequence[int] = (256, 256), reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int =
+        1, actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
+        cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64,
+        4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features: int = 512, env_kwargs: Mapping[str, Any] = {},
+        env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False,
+        wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device:
+        str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
+        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
+        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DQN(ManagedAlgorithm):
@@ -123,15 +122,15 @@ class DQN(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'default', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
-        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
-        exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
-        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, hidden_sizes:
-        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False,
-        priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, huber_delta: float = 1.0,
-        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
-        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
+        exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
+        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
+        False, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float
+        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, huber_delta: float = 1.0, env_kwargs:
+        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
+        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
         total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
         output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
         Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
@@ -149,9 +148,9 @@ class DrQ(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'orthogonal', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 100000, batch_size: int = 128, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
-        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
-        n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.01, target_update_interval: int = 1, actor_update_interval:
-        int = 1, frame_stack: int = 3, alpha: float = 0.1, learn_alpha: bool = False, target_entropy: float | None = None,
+        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 3,
+        hidden_sizes: Sequence[int] = (256, 256), reward_scale: float = 1.0, tau: float = 0.01, target_update_interval: int =
+        1, actor_update_interval: int = 1, alpha: float = 0.1, learn_alpha: bool = False, target_entropy: float | None = None,
         shift_pad: int = 4, cnn_layers: Sequence[Sequence[int]] | None = None, cnn_features: int | None = None, encoder:
         Literal["nature", "paper"] = 'nature', target_shifts: int = 1, loss_shifts: int = 1, env_kwargs: Mapping[str, Any] =
         {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool =
@@ -172,16 +171,16 @@ class DRQN(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'default', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 100000, batch_size: int = 32, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
-        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
-        exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
-        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, huber_delta: float =
-        1.0, n_step: int = 1, trace_lambda: float = 0.0, sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,),
-        recurrent_cell: Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0,
-        hidden_sizes: Sequence[int] = (64,), shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean',
-        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
-        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
+        exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
+        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
+        False, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, huber_delta: float =
+        1.0, trace_lambda: float = 0.0, sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,), recurrent_cell:
+        Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes:
+        Sequence[int] = (64,), shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean', env_kwargs:
+        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
+        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
         total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
         output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
         Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
@@ -199,16 +198,16 @@ class DrQv2(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'orthogonal', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 100000, batch_size: int = 256, learning_starts: int = 2000, train_freq: int = 2, gradient_steps:
-        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (1024,
-        1024), n_step: int = 3, reward_scale: float = 1.0, tau: float = 0.01, target_update_interval: int = 1,
-        actor_update_interval: int = 1, frame_stack: int = 3, shift_pad: int = 4, cnn_layers: Sequence[Sequence[int]] | None =
-        None, cnn_features: int | None = None, initial_noise: float = 1.0, final_noise: float = 0.1, noise_steps: int =
-        500000, noise_clip: float = 0.3, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] =
-        'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
-        num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
-        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval:
-        Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {},
-        init_from: str | Path | None = None, overwrite: bool = False
+        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 3, frame_stack: int = 3,
+        hidden_sizes: Sequence[int] = (1024, 1024), reward_scale: float = 1.0, tau: float = 0.01, target_update_interval: int
+        = 1, actor_update_interval: int = 1, shift_pad: int = 4, cnn_layers: Sequence[Sequence[int]] | None = None,
+        cnn_features: int | None = None, initial_noise: float = 1.0, final_noise: float = 0.1, noise_steps: int = 500000,
+        noise_clip: float = 0.3, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
+        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
+        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
+        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
+        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
+        None = None, overwrite: bool = False
     ) -> None: ...
 
 class IQN(ManagedAlgorithm):
@@ -222,20 +221,19 @@ class IQN(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'default', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
-        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
-        exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
-        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, hidden_sizes:
-        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False,
-        priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_quantiles: int = 32,
-        num_target_quantiles: int = 32, num_acting_quantiles: int = 32, num_cosines: int = 64, kappa: float = 1.0, env_kwargs:
-        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
-        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
+        exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
+        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
+        False, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float
+        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_quantiles: int = 32, num_target_quantiles:
+        int = 32, num_acting_quantiles: int = 32, num_cosines: int = 64, kappa: float = 1.0, env_kwargs: Mapping[str, Any] =
+        {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool =
+        False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000,
+        device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
+        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
+        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class PPO(ManagedAlgorithm):
@@ -273,19 +271,19 @@ class QRDQN(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'default', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
-        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
-        exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
-        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, hidden_sizes:
-        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, n_step: int = 1, prioritized: bool = False,
-        priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_quantiles: int = 51,
-        kappa: float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
-        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
-        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
-        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
-        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
-        None = None, overwrite: bool = False
+        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
+        exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
+        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
+        False, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float
+        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_quantiles: int = 51, kappa: float = 1.0,
+        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
+        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class R2D2(ManagedAlgorithm):
@@ -299,22 +297,21 @@ class R2D2(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'default', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 100000, batch_size: int = 32, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
-        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, exploration_initial_eps: float = 1.0,
-        exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon: float | Mapping[str, Any] | None = None,
-        epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = True, tau: float = 1.0,
-        target_update_interval: int = 500, normalize_observations: bool = False, frame_stack: int = 1, huber_delta: float =
-        1.0, n_step: int = 5, trace_lambda: float = 0.0, sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,),
-        recurrent_cell: Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0,
-        hidden_sizes: Sequence[int] = (64,), shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean',
-        priority_alpha: float = 0.9, priority_beta: float = 0.6, priority_beta_steps: int = 0, priority_eta: float = 0.9,
-        burn_in: int = 0, overlap: int = 0, rescale_values: bool = False, previous_inputs: bool = False, dueling: bool =
-        False, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float
-        | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 5, frame_stack: int = 1,
+        exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
+        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
+        True, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, huber_delta: float =
+        1.0, trace_lambda: float = 0.0, sequence_length: int = 20, encoder_sizes: Sequence[int] = (64,), recurrent_cell:
+        Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes:
+        Sequence[int] = (64,), shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean', priority_alpha: float
+        = 0.9, priority_beta: float = 0.6, priority_beta_steps: int = 0, priority_eta: float = 0.9, burn_in: int = 0, overlap:
+        int = 0, rescale_values: bool = False, previous_inputs: bool = False, dueling: bool = False, env_kwargs: Mapping[str,
+        Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool
+        = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000,
+        device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
+        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
+        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class RecurrentPPO(ManagedAlgorithm):
@@ -353,17 +350,16 @@ class SAC(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'default', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
-        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
-        n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, frame_stack: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy:
-        float | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
-        int = 512, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
-        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
-        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
-        1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
+        hidden_sizes: Sequence[int] = (256, 256), reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int =
+        1, actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
+        cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64,
+        4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features: int = 512, env_kwargs: Mapping[str, Any] = {},
+        env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False,
+        wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device:
+        str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
+        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
+        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class TD3(ManagedAlgorithm):
@@ -377,15 +373,15 @@ class TD3(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'default', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
-        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
-        n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 2,
-        actor_update_interval: int = 2, frame_stack: int = 1, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
-        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False,
-        cnn_features: int = 512, n_critics: int = 2, exploration_noise: float = 0.1, target_noise: float = 0.2, noise_clip:
-        float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
-        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
-        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
-        1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
+        hidden_sizes: Sequence[int] = (256, 256), reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int =
+        2, actor_update_interval: int = 2, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
+        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
+        int = 512, n_critics: int = 2, exploration_noise: float = 0.1, target_noise: float = 0.2, noise_clip: float = 0.5,
+        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
+        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
         Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
         overwrite: bool = False
     ) -> None: ...
@@ -401,15 +397,15 @@ class TQC(ManagedAlgorithm):
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'relu', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'default', network: Any = None, network_kwargs: Mapping[str, Any] = {},
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
-        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (256, 256),
-        n_step: int = 1, reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int = 1,
-        actor_update_interval: int = 1, frame_stack: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy:
-        float | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
-        int = 512, n_critics: int = 2, num_quantiles: int = 25, dropped_quantiles: int = 2, env_kwargs: Mapping[str, Any] =
-        {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool =
-        False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000,
-        device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
-        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
-        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
+        hidden_sizes: Sequence[int] = (256, 256), reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int =
+        1, actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
+        cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64,
+        4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features: int = 512, n_critics: int = 2, num_quantiles:
+        int = 25, dropped_quantiles: int = 2, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"]
+        = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
+        num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
+        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval:
+        Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {},
+        init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...

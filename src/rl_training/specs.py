@@ -17,6 +17,11 @@ Array = NDArray[Any]
 LeafPath = tuple[str | int, ...]
 
 
+#: Kinds of observation ("mixed": images and other entries) and of action.
+ObservationKind = Literal["vector", "image", "mixed"]
+ActionKind = Literal["discrete", "multi_discrete", "continuous", "unbounded"]
+
+
 @dataclass(frozen=True)
 class ObservationLeaf:
     """One array of an observation as a network sees it.
@@ -88,7 +93,7 @@ class ObservationSpec:
         return cls((ObservationLeaf("one_hot", (sum(sizes),), raw_shape, tuple(sizes), tuple(starts)),))
 
     @cached_property
-    def kind(self) -> Literal["vector", "image", "mixed"]:
+    def kind(self) -> ObservationKind:
         if all(leaf.kind != "image" for leaf in self.leaves):
             return "vector"
         return "image" if len(self.leaves) == 1 else "mixed"
@@ -165,7 +170,7 @@ class ActionSpec:
     lower or no upper bound; these are passed on as they are, within the bound that they have.
     """
 
-    kind: Literal["discrete", "multi_discrete", "continuous", "unbounded"]
+    kind: ActionKind
     count: int = 0  # discrete: the number of actions; multi_discrete: that of all choices together
     start: int = 0  # discrete: the environment's first action
     masked: bool = False  # discrete, multi_discrete: the environment restricts the allowed actions
@@ -262,7 +267,7 @@ class SpaceSpec:
     action: ActionSpec
 
     def taken_as(self, recorded: ObservationSpec | None) -> SpaceSpec:
-        """The spaces with observations taken for what they were in an earlier release, if they are the same arrays."""
+        """The spaces with the observation spec that a checkpoint recorded, if it describes the same arrays."""
 
         def arrays(spec: ObservationSpec) -> list[tuple[LeafPath, tuple[int, ...]]]:
             return [(leaf.path, leaf.raw_shape) for leaf in spec.leaves]

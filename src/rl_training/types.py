@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.specs import ActionKind as ActionKind
 from rl_training.specs import ActionSpec as ActionSpec
 from rl_training.specs import Array as Array
 from rl_training.specs import LeafPath as LeafPath
+from rl_training.specs import ObservationKind as ObservationKind
 from rl_training.specs import ObservationLeaf as ObservationLeaf
 from rl_training.specs import ObservationSpec as ObservationSpec
 from rl_training.specs import SpaceSpec as SpaceSpec

@@ -1,10 +1,10 @@
-"""Environments that do not tell which actions are allowed."""
+"""A pool without the mask of allowed actions."""
 
 from rl_training.envs.pool import EnvPool, SeededEnvPool
 
 
 class Mistaken:
-    """A pool has nine members."""
+    """A pool has ten members."""
 
     num_envs = 1
 

@@ -7,7 +7,7 @@ import numpy as np
 from rl_training.data import FrameReplayBuffer
 from rl_training.data.blocks import stacked
 from rl_training.data.replay import Replay
-from rl_training.types import Carry, State, Step
+from rl_training.types import Carry, SpaceSpec, State, Step
 
 
 class Whole:
@@ -26,6 +26,9 @@ class Whole:
         return {}
 
     def load_state_dict(self, state: State) -> None:
+        return
+
+    def check(self, spec: SpaceSpec) -> None:
         return
 
 

@@ -2,6 +2,7 @@
 
 Libraries choose instructions by the CPU that they find, and with them the order of sums and the last bits of results.
 Variables make them choose others; they are read when a library is loaded, so every variant has a process of its own.
+``PYTHONPATH=src:tests python -m reliability.cpus --list`` numbers the variants, and ``--variant 3`` runs one of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from reliability.results import append
 
@@ -63,10 +65,12 @@ def variants() -> dict[str, dict[str, str]]:
     return {" ".join(f"{name}={value}" for name, value in one.items()): one for one in found if one}
 
 
-def run(name: str, variables: dict[str, str], tests: list[str], processes: int) -> dict[str, object]:
-    """The result of the tests under these variables."""
-    command = [sys.executable, "-m", "pytest", "-n", str(processes), "-p", "no:cacheprovider", "-rfE", "--tb=short", *tests]
-    done = subprocess.run(command, cwd=TESTS.parent, env={**os.environ, **variables}, capture_output=True, text=True)
+def run(name: str, variables: dict[str, str], tests: list[str], processes: int) -> dict[str, Any]:
+    """The result of the tests under these variables: how many passed and how long they took, and the names of those that did
+    not pass."""
+    options = ["-n", str(processes), "--dist", "worksteal", "-p", "no:cacheprovider", "-rfE", "--tb=short"]
+    command, env = [sys.executable, "-m", "pytest", *options, *tests], {**os.environ, **variables}
+    done = subprocess.run(command, cwd=TESTS.parent, env=env, capture_output=True, text=True)
     last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-300:]
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     print(f"{name}: {last}", *failed, sep="\n    ", flush=True)
@@ -75,20 +79,33 @@ def run(name: str, variables: dict[str, str], tests: list[str], processes: int) 
     return {"variant": name, "code": done.returncode, "result": last, "failed": failed}
 
 
+def table(records: list[dict[str, Any]]) -> list[list[str]]:
+    """A row for the last result of each variant and scope."""
+    last = {(record["variant"], record["scope"]): record for record in records}
+    return [
+        [f"`{variant}`", scope, record["result"], ", ".join(record["failed"]) or "none"]
+        for (variant, scope), record in sorted(last.items())
+    ]
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--numeric", action="store_true", help="only the tests that train or compare numbers")
-    parser.add_argument("--variant", help="only those whose name contains this")
+    parser.add_argument("--variant", type=int, help="only the variant of this number")
+    parser.add_argument("--list", action="store_true", help="show the variants of this machine and their numbers")
     parser.add_argument("-n", "--processes", type=int, default=2)
     arguments = parser.parse_args()
     numeric = [TESTS / name for name in NUMERIC] + [path for name in OF_ONE_ALGORITHM for path in sorted(TESTS.glob(name))]
     chosen = [str(path) for path in numeric] if arguments.numeric else []
     scope = "numeric tests" if arguments.numeric else "all fast tests"
     worst = 0
-    for variant, values in variants().items():
-        if arguments.variant and arguments.variant not in variant:
+    for number, (variant, values) in enumerate(variants().items(), start=1):
+        if arguments.variant not in (None, number):
+            continue
+        if arguments.list:
+            print(number, variant)
             continue
         result = run(variant, values, chosen, arguments.processes)
         append(RESULTS, [{"scope": scope, **result}])
-        worst = max(worst, int(str(result["code"])))
+        worst = max(worst, result["code"])
     sys.exit(worst)

@@ -23,7 +23,7 @@ from reliability.fuzz_runs import run_directories
 from reliability.fuzz_words import configs, environments, overrides, predictions, settings
 from reliability.prepared import prepare
 from reliability.processes import Teller, in_a_process
-from reliability.results import append, read
+from reliability.results import append, read, without_places
 
 RESULTS = "fuzz.jsonl"
 BATCH = 50  # examples in one process
@@ -74,7 +74,9 @@ def run_batch(kind: str, first: int, count: int, runs: dict[str, Path], place: P
     if ended.code != 0 or "Traceback" in ended.printed:  # of the process itself, or of a worker process
         number = tried[-1] if tried else first
         findings.append({"number": number, "example": "", "wrong": f"exit code {ended.code}: {ended.printed[-2000:]}"})
-    return len(tried), findings
+    return len(tried), [
+        {**one, "example": without_places(one["example"]), "wrong": without_places(one["wrong"])} for one in findings
+    ]
 
 
 def next_numbers() -> dict[str, int]:

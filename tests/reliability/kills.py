@@ -29,7 +29,7 @@ from conftest import ALGORITHMS, final_fingerprint, settings_of, tiny_values
 from test_kill import SWITCHES
 
 from reliability.processes import Teller, in_a_process
-from reliability.results import append, read
+from reliability.results import append, read, without_places
 from reliability.strikes import Moment, Progress, count_progress, strike
 from rl_training.cli import main
 from rl_training.experiment.config import resolve_config
@@ -167,14 +167,17 @@ class Case:
         )
 
 
-def draw_case(number: int) -> Case:
-    """The case of a round: the algorithms in turn, everything else by chance."""
+def draw_case(number: int, only: str | None = None) -> Case | None:
+    """The case of a round: the algorithms in turn, everything else by chance. With ``only``, the environments are of this
+    family; None if the algorithm can use none of them."""
     rng = random.Random(f"case {number}")
     algo = ALGORITHMS[number % len(ALGORITHMS)]
     families: dict[str, list[str]] = {}
     for name, task in TASKS.items():
-        if task.fits(algo):
+        if task.fits(algo) and only in (None, task.family):
             families.setdefault(task.family, []).append(name)
+    if not families:
+        return None
     task_name = rng.choice(families[rng.choice(sorted(families))])
     workers, num_envs = rng.choice(["inline", "inline", "subprocess"]), rng.choice([1, 4])
     eager = Case(algo, task_name, workers, num_envs, False)
@@ -255,7 +258,7 @@ def kill_a_run(
         outcome = f"traceback; {outcome}"
     record = {"round": number, **asdict(case), "family": TASKS[case.task].family, "kills": kills, "outcome": outcome}
     if outcome != "identical":
-        record["said"] = said[-3000:]
+        record["said"] = without_places(said)[-3000:]
     else:
         shutil.rmtree(run)
     return record
@@ -295,16 +298,29 @@ def summary(records: list[dict[str, Any]]) -> str:
     )
 
 
-def play(kills: int) -> int:
-    """Plays rounds until there are this many more kills; returns the number of runs that did not end identically."""
+def play(kills: int, only: str | None) -> int:
+    """Plays rounds until there are this many more kills; returns the number of runs that did not end identically. With
+    ``only``, in the environments of this family."""
     records = read(RESULTS)
     number, done, bad = 1 + max((record["round"] for record in records), default=-1), 0, 0
     while done < kills:
-        folder, case = Path(tempfile.mkdtemp(prefix="kills-")), draw_case(number)
+        case = draw_case(number, only)
+        if case is None:
+            number += 1
+            continue
+        folder = Path(tempfile.mkdtemp(prefix="kills-"))
         try:
             new = play_round(case, number, folder)
         except Exception as error:
-            new = [{"round": number, **asdict(case), "family": TASKS[case.task].family, "kills": [], "outcome": repr(error)}]
+            new = [
+                {
+                    "round": number,
+                    **asdict(case),
+                    "family": TASKS[case.task].family,
+                    "kills": [],
+                    "outcome": without_places(repr(error)),
+                }
+            ]
         append(RESULTS, new)
         failed = [record for record in new if record["outcome"] != "identical"]
         for record in failed:
@@ -336,12 +352,13 @@ def once_each(folder: Path) -> Iterator[dict[str, Any]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--family", choices=sorted({task.family for task in TASKS.values()}), help="only its environments")
     parser.add_argument("--once", type=Path, metavar="FOLDER", help="kill every algorithm once, and print the records")
     arguments = parser.parse_args()
     if arguments.once:
         for killed in once_each(arguments.once):
             print(json.dumps(killed), flush=True)
         sys.exit(0)
-    bad = play(arguments.kills)
+    bad = play(arguments.kills, arguments.family)
     print(summary(read(RESULTS)))
     sys.exit(1 if bad else 0)

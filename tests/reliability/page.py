@@ -1,4 +1,4 @@
-"""Writes the figures of the experiments into docs/reliability.md: ``make reliability-page``."""
+"""Writes the figures of the experiments into docs/reliability.md: ``make reliability``."""
 
 from __future__ import annotations
 
@@ -53,9 +53,8 @@ def margin_section(records: list[dict[str, Any]]) -> str:
 
 def cpu_section(records: list[dict[str, Any]]) -> str:
     """The last result of each variant and scope."""
-    last = {(record["variant"], record["scope"]): record for record in records}
-    rows = [[f"`{variant}`", scope, record["result"]] for (variant, scope), record in sorted(last.items())]
-    return markdown_table(["variant", "tests", "result"], rows) if rows else "Not run yet."
+    rows = cpus.table(records)
+    return markdown_table(["variant", "tests", "result", "failed"], rows) if rows else "Not run yet."
 
 
 if __name__ == "__main__":

@@ -18,10 +18,9 @@ from rl_training.algorithms.return_scale import ReturnScale
 from rl_training.algorithms.update import Update
 from rl_training.data.replay import BatchT, Recorder, Replay, clipped
 from rl_training.data.rollout_buffer import Rollout
-from rl_training.data.transition_replay import make_transition_recorder
 from rl_training.models.normalization import ObservationNormalizer
 from rl_training.rng import RandomStreams, derive_seed
-from rl_training.types import SpaceSpec, State, Step, UpdateResult
+from rl_training.types import ActionKind, ObservationKind, SpaceSpec, State, Step, UpdateResult
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 OffPolicyConfigT = TypeVar("OffPolicyConfigT", bound=OffPolicyConfig)
@@ -48,8 +47,8 @@ class Algorithm(ABC, Generic[ConfigT, InputT]):
     name: ClassVar[str]  #: the name used in configs, on the command line and in the log
     public_name: ClassVar[str]  #: the name of the managed class in Python; defaults to the class name
     summary: ClassVar[str]  #: a one-line description for ``rl-training list``
-    observations: ClassVar[tuple[str, ...]]  #: supported kinds of observation: "vector", "image", "mixed" (both in one)
-    actions: ClassVar[tuple[str, ...]]  #: supported kinds of action: "discrete", "multi_discrete", "continuous", "unbounded"
+    observations: ClassVar[tuple[ObservationKind, ...]]  #: the kinds of observation it supports
+    actions: ClassVar[tuple[ActionKind, ...]]  #: the kinds of action it supports
     config_class: ClassVar[type[AlgorithmConfig]]
 
     policy: Policy
@@ -139,14 +138,23 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
         self.normalizers = [module for module in modules if isinstance(module, ObservationNormalizer)]
         self.has_statistics = bool(self.normalizers) or self.return_scale is not None
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the networks, and so of the batches."""
+        return next(self.policy.network.parameters()).device
+
+    @abstractmethod
+    def make_update(self) -> Update[BatchT]:
+        """The stages of one update, each with a batch of the replay as its input."""
+
     @abstractmethod
     def make_replay(self, num_envs: int) -> Replay[BatchT]:
         """The replay from which its batches are sampled."""
 
     @classmethod
+    @abstractmethod
     def make_recorder(cls, config: OffPolicyConfigT, policy: Policy, num_envs: int) -> Recorder[Any, Any]:
-        """The recorder of this replay alone, for a collector with some of the environments."""
-        return make_transition_recorder(policy.spec, num_envs, getattr(config, "n_step", 1), config.gamma)
+        """The recorder of this replay alone, for a collector with some of the environments. A family declares its type."""
 
     def observe(self, step: Step) -> None:
         """Updates the running statistics of observations and returns, if there are any, with a step of all environments."""
@@ -163,12 +171,13 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, BatchT]):
             reward = clipped(block, self.config.clip_reward).reward
             self.return_scale.observe(reward, block.ended, present, first, num_envs)
 
-    def inputs(self, batch: BatchT) -> Any:
+    def inputs(self, batch: BatchT) -> BatchT:
         """Converts a sampled batch into the input of the update's stages."""
         if self.return_scale is None:
             return batch
         sampled: Any = batch
-        return sampled._replace(reward=self.return_scale.scale_batch(sampled.reward, getattr(self.config, "n_step", 1)))
+        scaled: BatchT = sampled._replace(reward=self.return_scale.scale_batch(sampled.reward, self.config.n_step))
+        return scaled
 
     def update(self, batch: BatchT, env_steps: int = 0) -> UpdateResult:
         outcome = self.updater(self.inputs(batch), env_steps)

@@ -265,6 +265,8 @@ class OffPolicyConfig(AlgorithmConfig):
     normalize_rewards: bool = Field(
         False, description="divide sampled rewards by the running standard deviation of the discounted return"
     )
+    n_step: Positive = Field(1, description="rewards summed in one target")
+    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
 
     def updates_in(self, total_timesteps: int, num_envs: int) -> int:
         return max(total_timesteps - self.learning_starts, 0) // self.train_freq * self.gradient_steps

@@ -24,7 +24,7 @@ from rl_training.models.action_head import scale_to_env
 from rl_training.models.continuous import ContinuousActorCritic, Critics, make_actor, make_critics
 from rl_training.models.observation import encode_observation
 from rl_training.schedules import Schedule
-from rl_training.types import Array, PolicyOutput, SpaceSpec, TransitionBatch
+from rl_training.types import ActionKind, Array, PolicyOutput, SpaceSpec, TransitionBatch
 
 NetworkT = TypeVar("NetworkT", bound=ContinuousActorCritic)
 
@@ -106,11 +106,16 @@ class ContinuousAlgorithm(OffPolicyActorCritic[ActorCriticConfigT]):
     v * batch + i. Actions and rewards have one row per transition.
     """
 
-    actions: ClassVar[tuple[str, ...]] = ("continuous",)
+    actions: ClassVar[tuple[ActionKind, ...]] = ("continuous",)
     policy: ContinuousPolicy
     target: Critics
     frozen_critic: Critics
     target_encoder: ClassVar[bool] = True  # whether the target critic has a separate encoder
+
+    @classmethod
+    @abstractmethod
+    def make_policy(cls, config: ActorCriticConfigT, spec: SpaceSpec, generator: torch.Generator) -> ContinuousPolicy:
+        """A freshly initialised policy."""
 
     def make_target_critic(self) -> nn.Module:
         target = copy.deepcopy(self.policy.network.critic)

@@ -147,8 +147,8 @@ class DiscreteSAC(EntropyAlgorithm[DiscreteSACConfig]):
         return twin_critic_loss(self.policy.network.critic(batch.obs).gather(2, index).squeeze(2), target)
 
     def actor_loss(self, batch: TransitionBatch, known: Known) -> StageLoss:
-        """At the sampled observations; with action masks, which the replay has for next observations only, at those of them
-        that are not terminal."""
+        """The actor's loss at the sampled observations. Action masks are stored for next observations only, so with masks it
+        is taken at those of the next observations that are not terminal."""
         masked = batch.next_action_mask is not None
         obs = batch.next_obs if masked else batch.obs
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Shared by the off-policy actor-critics: the stages of an update, the target critic and the replay."""
+"""Shared by the off-policy actor-critics: the stages of an update and the target critic."""
 
 from __future__ import annotations
 
@@ -9,34 +9,30 @@ from typing import TypeVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.config import (
     Fraction,
     ImageConfig,
     Init,
-    OffPolicyConfig,
     Positive,
     PositiveNumber,
     ScheduledPositive,
 )
 from rl_training.algorithms.optimizer import FlatOptimizer, make_optimizer, place_parameters
 from rl_training.algorithms.strict_model import searched
+from rl_training.algorithms.transitions import TransitionAlgorithm, TransitionConfig
 from rl_training.algorithms.update import Draw, Known, Stage, StageLoss, TargetNetwork, Update
-from rl_training.data.replay import Replay
-from rl_training.data.transition_replay import make_transition_replay
 from rl_training.models.interfaces import SeparateActorCritic
 from rl_training.schedules import Schedule
 from rl_training.types import TransitionBatch
 
 
-class OffPolicyActorCriticConfig(OffPolicyConfig):
+class OffPolicyActorCriticConfig(TransitionConfig):
     """Settings of the off-policy actor-critics."""
 
     learning_rate: ScheduledPositive = Field(3e-4, description="learning rate of all networks, a number or a schedule")
     max_grad_norm: PositiveNumber | None = Field(None, description="clip gradients to this norm; null: no clipping")
     batch_size: Positive = Field(256, description="transitions in one update")
     hidden_sizes: tuple[Positive, ...] = Field((256, 256), description="widths of the hidden layers")
-    n_step: Positive = Field(1, description="rewards summed in one transition", json_schema_extra=searched(choice=[1, 3, 5]))
     reward_scale: PositiveNumber = Field(
         1.0, description="multiply rewards by this in an update; returns far from 1 are learned slowly"
     )
@@ -45,7 +41,6 @@ class OffPolicyActorCriticConfig(OffPolicyConfig):
     )
     target_update_interval: Positive = Field(1, description="updates between target updates")
     actor_update_interval: Positive = Field(1, description="critic updates per actor update")
-    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
 
 
 class AnyObservationConfig(ImageConfig, OffPolicyActorCriticConfig):
@@ -62,7 +57,7 @@ class AnyObservationConfig(ImageConfig, OffPolicyActorCriticConfig):
 ActorCriticConfigT = TypeVar("ActorCriticConfigT", bound=OffPolicyActorCriticConfig)
 
 
-class OffPolicyActorCritic(OffPolicyAlgorithm[ActorCriticConfigT, TransitionBatch]):
+class OffPolicyActorCritic(TransitionAlgorithm[ActorCriticConfigT]):
     """First the critic learns, then the actor against it, then the target critic follows."""
 
     target: nn.Module
@@ -149,18 +144,3 @@ class OffPolicyActorCritic(OffPolicyAlgorithm[ActorCriticConfigT, TransitionBatc
         """The batch with prepared observations."""
         prepare = self.network.prepare
         return batch._replace(obs=prepare(batch.obs), next_obs=prepare(batch.next_obs))
-
-    def make_replay(self, num_envs: int) -> Replay[TransitionBatch]:
-        config = self.config
-        return make_transition_replay(
-            self.policy.spec,
-            capacity=config.buffer_size,
-            batch_size=config.batch_size,
-            num_envs=num_envs,
-            n_step=config.n_step,
-            gamma=config.gamma,
-            frame_stack=config.frame_stack,
-            clip_reward=config.clip_reward,
-            rng=self.streams["replay"],
-            device=self.target_network.vector.device,
-        )

@@ -26,7 +26,7 @@ from rl_training.models.action_head import FORBIDDEN, ActionHead
 from rl_training.models.interfaces import ActionNetwork
 from rl_training.models.observation import encode_observation
 from rl_training.schedules import Schedule
-from rl_training.types import Array, Carry, PolicyOutput, SpaceSpec, State, UpdateResult
+from rl_training.types import ActionKind, Array, Carry, ObservationKind, PolicyOutput, SpaceSpec, State, UpdateResult
 
 __all__ = ["gae"]
 
@@ -54,12 +54,13 @@ class ActorCriticPolicy(Policy):
 
     def __init__(self, network: ActionNetwork, spec: SpaceSpec) -> None:
         super().__init__(network, spec)
+        self._head = network.head  # kept here: a lookup in a module takes as long as a small layer
         self._output: Callable[[Array], Array] | None = None
 
     def choose(self, given: ActInput) -> PolicyOutput:
         if self._output is None:
             self._output = self.network.numpy_action_output()
-        return choose_actions(self.network.head, self._output(given.obs), given.carry, given)
+        return choose_actions(self._head, self._output(given.obs), given.carry, given)
 
     def parameters_moved(self) -> None:
         self._output = None
@@ -186,8 +187,8 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
     """An actor and a critic that learn from rollouts: one gradient step over the whole rollout, or several passes over it in
     minibatches (``config.passes``). A subclass adds its ``loss``."""
 
-    observations: ClassVar[tuple[str, ...]] = ("vector", "image", "mixed")
-    actions: ClassVar[tuple[str, ...]] = ("discrete", "multi_discrete", "continuous", "unbounded")
+    observations: ClassVar[tuple[ObservationKind, ...]] = ("vector", "image", "mixed")
+    actions: ClassVar[tuple[ActionKind, ...]] = ("discrete", "multi_discrete", "continuous", "unbounded")
     uses_old_policy: ClassVar[bool] = True  # whether ``loss`` reads ``recorded.log_prob``
 
     def build(self) -> None:

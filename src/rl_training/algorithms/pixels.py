@@ -1,4 +1,4 @@
-"""Random image shifts for DrQ and DrQ-v2."""
+"""Random image shifts, shared by the algorithms of the DrQ family."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl_training.algorithms.continuous import ContinuousAlgorithm
 from rl_training.algorithms.off_policy import OffPolicyActorCriticConfig
 from rl_training.data.augmentation import shift_images
 from rl_training.errors import SpaceError
-from rl_training.types import SpaceSpec, TransitionBatch
+from rl_training.types import ObservationKind, SpaceSpec, TransitionBatch
 
 
 class PixelConfig(OffPolicyActorCriticConfig):
@@ -47,7 +47,7 @@ def require_channel_first(spec: SpaceSpec, name: str) -> None:
 class PixelAlgorithm(ContinuousAlgorithm[PixelConfigT]):
     """Augments the images of a batch. A subclass adds the losses."""
 
-    observations: ClassVar[tuple[str, ...]] = ("image", "mixed")
+    observations: ClassVar[tuple[ObservationKind, ...]] = ("image", "mixed")
     #: number of views of the current and of the next observations in an update
     obs_views: int = 1
     next_obs_views: int = 1

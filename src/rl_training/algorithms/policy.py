@@ -54,7 +54,7 @@ class Policy(ABC):
         self.spec = spec
 
     @final
-    @np.errstate(over="ignore", invalid="ignore")  # whoever acts notices what is not finite, and explains it
+    @np.errstate(over="ignore", invalid="ignore")  # callers check actions for NaN and infinity, and explain them
     def act(
         self,
         obs: Array,

@@ -53,6 +53,9 @@ class R2D2Config(RecurrentValueConfig):
     def prioritizes(self) -> bool:
         return True
 
+    def cutting(self) -> tuple[int, int]:
+        return self.sequence_length - self.overlap, self.burn_in
+
     @model_validator(mode="after")
     def _sequences_advance(self) -> R2D2Config:
         problem = cutting_problem(self.sequence_length, self.overlap, self.burn_in)

@@ -1,7 +1,8 @@
-"""Shared by DRQN and R2D2: acting with an LSTM, and the TD error over whole sequences."""
+"""Shared by the recurrent value learners: acting with an LSTM, and the TD error over whole sequences."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -24,7 +25,7 @@ from rl_training.models.action_head import index_to_env
 from rl_training.models.observation import encode_observation
 from rl_training.models.recurrent.make_core import Cell
 from rl_training.schedules import Schedule
-from rl_training.types import Array, Carry, PolicyOutput, SequenceBatch, SpaceSpec
+from rl_training.types import Array, Carry, ObservationKind, PolicyOutput, SequenceBatch, SpaceSpec
 
 
 class RecurrentValueConfig(TDErrorConfig, QLearningConfig):
@@ -32,11 +33,10 @@ class RecurrentValueConfig(TDErrorConfig, QLearningConfig):
 
     buffer_size: Positive = Field(100_000, description="steps kept for replay")
     batch_size: Positive = Field(32, description="sequences in one update")
-    n_step: Positive = Field(1, description="rewards summed in one target")
     trace_lambda: Fraction = Field(
         0.0,
-        description="lambda of Watkins's Q(lambda): a target goes on along its sequence as long as the actions are greedy or "
-        "within 1 % of it; 0: n-step targets, whatever the actions were",
+        description="lambda of Watkins's Q(lambda): a target extends along its sequence while the actions are greedy or "
+        "have values within 1 % of the best; 0: n-step targets, whatever the actions",
     )
     sequence_length: Positive = Field(20, description="steps in a sequence: the length of backpropagation through time")
     encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM; none with network")
@@ -45,14 +45,16 @@ class RecurrentValueConfig(TDErrorConfig, QLearningConfig):
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
     forget_bias: Number = Field(1.0, description="initial forget-gate bias of the LSTM, for a longer memory; a GRU has none")
     hidden_sizes: tuple[Positive, ...] = Field((64,), description="widths of the hidden layers after the LSTM")
-    shortcut: bool = Field(
-        False, description="these layers also see the encoder's features, beside what the LSTM makes of them"
-    )
+    shortcut: bool = Field(False, description="these layers also take the encoder's features, besides the output of the LSTM")
     loss_over_time: Literal["mean", "sum"] = Field(
         "mean",
         description="mean: over all steps of a batch; sum: over the steps of each sequence, then the mean over sequences, "
         "which makes gradients up to sequence_length times as large",
     )
+
+    def cutting(self) -> tuple[int, int]:
+        """How episodes are cut into sequences: the steps from one to the next, and the steps of burn-in before each."""
+        return self.sequence_length, 0
 
     @model_validator(mode="after")
     def _one_kind_of_target(self) -> RecurrentValueConfig:
@@ -206,7 +208,7 @@ def trace_targets(
 ) -> Tensor:
     """Q(lambda) of Watkins (1989) within sequences, in the form of Retrace (Munos et al., arXiv:1606.02647):
     G(t) = r(t) + discount(t) * (V(t+1) + lambda * c(t+1) * (G(t+1) - Q(t+1))), where c is 1 for greedy actions and 0 for
-    others, so that no target contains what another policy has made of the future."""
+    others, so that a target ends before the first action that the greedy policy would not take."""
     target = batch.reward + batch.discount * value
     going_on = trace_lambda * batch.discount[:-1] * (greedy & batch.mask.bool())[1:]
     for t in range(len(target) - 2, -1, -1):
@@ -223,9 +225,14 @@ def is_greedy(q_values: Tensor, action: Tensor, action_mask: Tensor | None) -> T
 class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     """The update over sequences."""
 
-    observations: ClassVar[tuple[str, ...]] = ("vector", "image", "mixed")
+    observations: ClassVar[tuple[ObservationKind, ...]] = ("vector", "image", "mixed")
     policy: RecurrentQPolicy
     target: LSTMQNetwork
+
+    @classmethod
+    @abstractmethod
+    def make_policy(cls, config: RecurrentConfigT, spec: SpaceSpec, generator: torch.Generator) -> RecurrentQPolicy:
+        """A freshly initialised policy."""
 
     def why_not_compiled(self) -> str | None:
         return "compiling an unrolled LSTM takes minutes"
@@ -269,7 +276,7 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
         return self.from_returns(reward + discount * self.to_returns(value))
 
     def to_returns(self, value: Tensor) -> Tensor:
-        """What the network predicts -> the returns that it stands for."""
+        """Converts the network's values to returns."""
         return value
 
     def from_returns(self, target: Tensor) -> Tensor:
@@ -324,7 +331,7 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
                 "num_envs": num_envs,
                 "masked_actions": spec.action.masked_count,
                 "rng": self.streams["replay"],
-                "device": self.target_network.vector.device,
+                "device": self.device,
                 "targets": self._targets_of_arrays if self.actor_priorities else None,
             }
         )
@@ -339,12 +346,11 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     @classmethod
     def make_recorder(cls, config: RecurrentConfigT, policy: Policy, num_envs: int) -> RecurrentRecorder:
         assert isinstance(policy, RecurrentQPolicy)
-        overlap, burn_in = getattr(config, "overlap", 0), getattr(config, "burn_in", 0)
-        stride = config.sequence_length - overlap
+        stride, burn_in = config.cutting()
         return RecurrentRecorder(policy.network.core.initial_state(num_envs), stride, burn_in)
 
     def make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:
-        """The buffer; ``options`` are the arguments that DRQN and R2D2 have in common."""
+        """The buffer; ``options`` are the arguments that all buffers of sequences take."""
         return RecurrentReplayBuffer(**options)
 
     def importance_exponent(self) -> Schedule | None:

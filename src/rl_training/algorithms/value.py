@@ -1,4 +1,4 @@
-"""Shared by the algorithms that learn action values: the update step, the target network and the replay."""
+"""Shared by the algorithms that learn action values: the update step and the target network."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rl_training.algorithms.epsilon_greedy import EpsilonGreedyConfig, EpsilonGr
 from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.q_values import Values
 from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel, searched
+from rl_training.algorithms.transitions import TransitionAlgorithm, TransitionConfig
 from rl_training.algorithms.update import NOTHING, Draw, Known, Stage, StageLoss, TargetNetwork, Update
-from rl_training.data.replay import BatchT, Replay
-from rl_training.data.transition_replay import make_transition_replay
+from rl_training.data.replay import BatchT
 from rl_training.models import EncoderConfig, ValueHead, ValueNetwork, make_value_body
 from rl_training.models.encoder import Encoder
 from rl_training.models.noisy import noisy_layers
 from rl_training.models.normalization import copied
-from rl_training.schedules import importance_exponent
-from rl_training.types import SpaceSpec, TransitionBatch, UpdateResult
+from rl_training.schedules import Schedule, importance_exponent
+from rl_training.types import ActionKind, ObservationKind, SpaceSpec, TransitionBatch, UpdateResult
 
 
 class QLearningConfig(ImageConfig, EpsilonGreedyConfig):
@@ -36,7 +36,6 @@ class QLearningConfig(ImageConfig, EpsilonGreedyConfig):
         500, description="updates between target updates", json_schema_extra=searched(log=[10, 5000])
     )
     normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
-    frame_stack: Positive = Field(1, description="frames in an image observation; each is stored once")
 
     @property
     def prioritizes(self) -> bool:
@@ -60,12 +59,12 @@ class TDErrorConfig(StrictModel):
 
     huber_delta: PositiveNumber = Field(
         1.0,
-        description="threshold of the Huber loss: TD errors beyond it count linearly, smaller ones as their square; the "
-        "largest return or more: always as their square",
+        description="threshold of the Huber loss: quadratic in smaller TD errors, linear in larger ones; above "
+        "the largest return it is always quadratic",
     )
 
 
-class ValueConfig(QLearningConfig):
+class ValueConfig(TransitionConfig, QLearningConfig):
     """Settings of the value family. Rainbow (arXiv:1710.02298) is C51 with all of the options enabled."""
 
     hidden_sizes: tuple[Positive, ...] = Field((64, 64), description="widths of the hidden layers")
@@ -75,7 +74,6 @@ class ValueConfig(QLearningConfig):
         description="explore with noise in the last layers instead of epsilon; all environments share one noise sample "
         "until the next update",
     )
-    n_step: Positive = Field(1, description="rewards summed in one transition", json_schema_extra=searched(choice=[1, 3, 5]))
     prioritized: bool = Field(False, description="sample by priority instead of uniformly")
     priority_alpha: Fraction = Field(0.5, description="exponent of the priorities; 0: uniform sampling")
     priority_beta: Fraction = Field(
@@ -107,7 +105,7 @@ class LossOutput(NamedTuple):
 class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
     """An online network that learns and a target network that follows it."""
 
-    actions: ClassVar[tuple[str, ...]] = ("discrete",)
+    actions: ClassVar[tuple[ActionKind, ...]] = ("discrete",)
     policy: EpsilonPolicy
     target: nn.Module
 
@@ -138,12 +136,17 @@ class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
         return {**super().schedule_values(env_steps), "epsilon": self.policy.epsilon(env_steps)}
 
 
-class ValueAlgorithm(QLearning[ValueConfigT, TransitionBatch]):
-    """The update that DQN, QR-DQN and C51 share; each adds its network and its ``loss``."""
+class ValueAlgorithm(TransitionAlgorithm[ValueConfigT], QLearning[ValueConfigT, TransitionBatch]):
+    """The update of the value family; a subclass adds its network and its ``loss``."""
 
-    observations: ClassVar[tuple[str, ...]] = ("vector", "image", "mixed")
+    observations: ClassVar[tuple[ObservationKind, ...]] = ("vector", "image", "mixed")
     policy: EpsilonGreedyPolicy
     target: ValueNetwork
+
+    @classmethod
+    @abstractmethod
+    def make_policy(cls, config: ValueConfigT, spec: SpaceSpec, generator: torch.Generator) -> EpsilonGreedyPolicy:
+        """A freshly initialised policy."""
 
     def build(self) -> None:
         super().build()
@@ -168,23 +171,11 @@ class ValueAlgorithm(QLearning[ValueConfigT, TransitionBatch]):
         for layer in self._noisy_layers:
             layer.resample(self.streams["noise"])
 
-    def make_replay(self, num_envs: int) -> Replay[TransitionBatch]:
+    def priority_exponents(self) -> tuple[float, Schedule] | None:
         config = self.config
-        return make_transition_replay(
-            self.policy.spec,
-            capacity=config.buffer_size,
-            batch_size=config.batch_size,
-            num_envs=num_envs,
-            n_step=config.n_step,
-            gamma=config.gamma,
-            frame_stack=config.frame_stack,
-            alpha=config.priority_alpha if config.prioritized else None,
-            beta=importance_exponent(config.priority_beta, config.priority_beta_steps),
-            clip_reward=config.clip_reward,
-            rng=self.streams["replay"],
-            device=self.target_network.vector.device,
-            actor_priorities=self.actor_priorities,
-        )
+        if not config.prioritized:
+            return None
+        return config.priority_alpha, importance_exponent(config.priority_beta, config.priority_beta_steps)
 
 
 def make_body(config: ValueConfig, spec: SpaceSpec, generator: torch.Generator, atoms: int = 1) -> tuple[Encoder, ValueHead]:

@@ -9,15 +9,26 @@ from numpy.typing import NDArray
 
 from rl_training.data.blocks import CompactSteps, Span, expanded, item_at
 from rl_training.data.episode_rings import EpisodeRings
-from rl_training.types import Array
+from rl_training.types import Array, SpaceSpec
 
 
 class BlockRings(EpisodeRings):
     """``EpisodeRings`` that take blocks in spans: consecutive steps of one environment within an episode."""
 
+    def check(self, spec: SpaceSpec) -> None:
+        """Refuses what was loaded if it cannot come from environments with this spec."""
+        self._queue.check(self._slots)
+        self._check_columns(spec, self.n_step)
+        if self._priorities is not None:
+            self._priorities.check(self._held_slots())
+
+    def _held_slots(self) -> NDArray[np.int64]:
+        """The first slots of all items."""
+        return self._slots_of(np.arange(len(self)))
+
     def _check_block(self, block: CompactSteps, first: int) -> None:
-        """Checks what is checked of single steps; row 0 of the block is environment ``first``. Where only the newest
-        frames are left of the stacks, whoever left out the others has checked that they can be rebuilt."""
+        """Makes the checks of single steps; row 0 of the block is environment ``first``. If the block has only the newest
+        frames, the stacks were checked when the others were dropped."""
         if block.next_obs.shape[2:] == block.first.shape[1:] and self._stacks.looks:
             steps = expanded(block)
             for t in range(len(steps.reward)):
@@ -32,7 +43,7 @@ class BlockRings(EpisodeRings):
         return self._slots - self._under_way
 
     def _add_span(self, env: int, block: CompactSteps, span: Span) -> None:
-        """Adds some steps of an environment. The priorities of what has changed are then to be settled."""
+        """Adds some steps of an environment. The caller then settles the priorities."""
         ring, columns, steps = self._rings[env], self._columns, block.rest
         if not ring.running:
             self._begin(env, block.obs_at(span.begin, span.env))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rl_training.data.acting_values import Targets
 from rl_training.data.frames import Frames, StackCheck
 from rl_training.data.item_queue import ItemQueue, RingCounters
+from rl_training.data.loaded import require
 from rl_training.data.memory import require_memory
 from rl_training.data.prioritized_replay_buffer import PriorityIndex
 from rl_training.data.segments import Ring, SegmentedBuffer
@@ -33,7 +34,7 @@ STEPS_PER_SPARE_SLOT = 20
 
 
 class _SlotPriorities(PriorityIndex):
-    """Priorities of slots, which can also be removed. What has changed is noted first, and then settled at once."""
+    """Priorities of slots, which can also be removed. Changes are noted, and applied together by ``settle``."""
 
     def __init__(self, capacity: int, alpha: float, rng: np.random.Generator) -> None:
         super().__init__(capacity, alpha, rng)
@@ -161,7 +162,9 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
                 f"the saved replay ({_describe(state['fits'])}) does not fit this buffer ({_describe(self._fits())}); "
                 "resume with the settings that the run was started with"
             )
-        self._rings[:] = [RingCounters(**ring) for ring in state["rings"]]
+        saved = [RingCounters(**ring) for ring in state["rings"]]
+        require([ring.quota for ring in saved] == [ring.quota for ring in self._rings], "it has other rings")
+        self._rings[:] = saved
         if self._priorities is not None:
             self._priorities.load_state_dict(state["priorities"])
 
@@ -177,8 +180,8 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         array. It never decreases from one item to the next."""
 
     def _add_step(self, step: Step, envs: Sequence[int]) -> None:
-        """Adds one step of these environments. Observations are whole stacks, oldest frame first. The priorities of what has
-        changed are then to be settled."""
+        """Adds one step of these environments. Observations are whole stacks, oldest frame first. The caller then
+        settles the priorities."""
         self._stacks.check(step)
         self._check_continues(step.obs, envs)
         for env in envs:
@@ -290,7 +293,7 @@ class EpisodeRings(SlotColumns, SegmentedBuffer):
         ]
 
     def _settled(self, env: int) -> int:
-        """The position below which no slot is written until it is overwritten: its n-step window is complete."""
+        """The position below which slots no longer change until they are overwritten: their n-step windows are complete."""
         return self._rings[env].waiting
 
     @property

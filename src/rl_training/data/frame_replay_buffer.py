@@ -19,8 +19,9 @@ from rl_training.data.block_rings import BlockRings
 from rl_training.data.blocks import CompactSteps, spans
 from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, equal_shares
 from rl_training.data.frames import make_frames
+from rl_training.data.loaded import require_masks
 from rl_training.errors import ConfigError
-from rl_training.types import Array, ObservationSpec, Step, TransitionBatch
+from rl_training.types import Array, ObservationSpec, SpaceSpec, Step, TransitionBatch
 
 
 class FrameReplayBuffer(BlockRings):
@@ -52,7 +53,7 @@ class FrameReplayBuffer(BlockRings):
         targets: Targets | None = None,
     ) -> None:
         """``observation`` is the spec, if it is not a plain image of bytes. ``batch_size`` is the number of transitions that
-        an update will need; with too few for ever, there is a warning. With ``targets``, blocks come with the Q-values of
+        an update will need; if it can never hold as many, it warns. With ``targets``, blocks come with the Q-values of
         acting, from which items get their first priorities."""
         if capacity < num_envs:
             raise ConfigError(f"algo_kwargs.buffer_size ({capacity}) must be at least num_envs ({num_envs})")
@@ -148,6 +149,12 @@ class FrameReplayBuffer(BlockRings):
             discount=self._take("discount", slots),
             next_action_mask=self._take("action_mask", next_slots) if "action_mask" in self._columns else None,
         )
+
+    def check(self, spec: SpaceSpec) -> None:
+        super().check(spec)
+        if "action_mask" in self._columns:
+            slots = self._held_slots()
+            require_masks(self._columns["action_mask"][self._shifted(slots, self._columns["length"][slots])])
 
     def _fits(self) -> dict[str, Any]:
         return {"capacity": self.capacity, **super()._fits()}

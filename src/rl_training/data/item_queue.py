@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.data.loaded import require
 from rl_training.types import Array
 
 
@@ -23,6 +24,13 @@ class RingCounters:
 
     def __len__(self) -> int:
         return self.queued - self.retired
+
+    def check(self) -> None:
+        """Refuses counters that were loaded and contradict each other."""
+        numbers = (self.quota, self.written, self.waiting, self.queued, self.retired)
+        require(all(type(number) is int for number in numbers) and type(self.running) is bool, "its counters are not numbers")
+        ordered = 0 <= self.waiting <= self.written and 0 <= self.retired <= self.queued and len(self) <= self.quota
+        require(ordered and not (self.running and self.written == 0), "its counters contradict each other")
 
 
 class ItemQueue:
@@ -75,6 +83,14 @@ class ItemQueue:
         """Restores what ``saved`` returned, after the counters."""
         for env, positions in enumerate(saved):
             self.positions[env, self._entries(env)] = positions
+
+    def check(self, slots: int) -> None:
+        """Refuses what was loaded if an item begins where its ring, of this many slots, has nothing."""
+        for env, ring in enumerate(self._rings):
+            ring.check()
+            positions = self.positions[env, self._entries(env)]
+            stored = (positions >= ring.written - slots) & (positions >= 0) & (positions < ring.written)
+            require(bool(stored.all() and (np.diff(positions) > 0).all()), f"an item of environment {env} has no place in it")
 
     def _entries(self, env: int) -> NDArray[np.int64]:
         entries: NDArray[np.int64] = np.arange(self._rings[env].retired, self._rings[env].queued) % self.positions.shape[1]

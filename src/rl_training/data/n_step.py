@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from rl_training.data.acting_values import one_step_targets
 from rl_training.data.blocks import CompactSteps, compact, joined
-from rl_training.types import Array, Carry, State, Step, Transitions
+from rl_training.data.loaded import require, require_actions, require_like
+from rl_training.types import Array, Carry, SpaceSpec, State, Step, Transitions
 
 #: a step of one environment whose window is incomplete: obs, action, reward, and the Q-value of the action, if it is known
 _Pending = tuple[Array, Array, float, float]
@@ -48,6 +49,9 @@ class StepRecorder:
     def load_state_dict(self, state: State) -> None:
         return
 
+    def check(self, spec: SpaceSpec) -> None:
+        return
+
 
 class NStepAccumulator:
     """Sums up to ``n`` rewards per transition and stores the complete discount, ``gamma^k * (1 - terminated)``.
@@ -58,7 +62,7 @@ class NStepAccumulator:
     """
 
     def __init__(self, num_envs: int, gamma: float, n: int = 1) -> None:
-        self.gamma, self.n = gamma, n
+        self.gamma, self.n, self._num_envs = gamma, n, num_envs
         self._windows: list[deque[_Pending]] = [deque() for _ in range(num_envs)]
 
     def record(self, step: Step, carry: Carry = ()) -> Transitions | None:
@@ -126,6 +130,16 @@ class NStepAccumulator:
             deque(zip(saved["obs"], saved["action"], saved["reward"], _chosen(saved), strict=True))
             for saved in state["windows"]
         ]
+
+    def check(self, spec: SpaceSpec) -> None:
+        require(len(self._windows) == self._num_envs, f"it has {len(self._windows)} open windows of {self._num_envs}")
+        for window in self._windows:
+            require(len(window) < self.n, f"an open window has {len(window)} steps of {self.n}")
+            for obs, action, reward, _ in window:
+                require_like(obs, np.empty(spec.observation.shape, spec.observation.dtype), "an observation")
+                require_like(np.asarray(action), np.empty(spec.action.shape, spec.action.dtype), "an action")
+                require_actions(action, spec.action)
+                require(type(reward) is float and abs(reward) < np.inf, "a reward is not finite")
 
 
 def _chosen(saved: State) -> list[float]:

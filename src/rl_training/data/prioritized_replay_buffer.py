@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_training.data.loaded import require
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.sum_tree import SumTree
-from rl_training.types import State, TransitionBatch, Transitions
+from rl_training.types import SpaceSpec, State, TransitionBatch, Transitions
 
 #: added to every priority, so that every item can be sampled
 SMALLEST_PRIORITY = 1e-6
@@ -68,6 +69,14 @@ class PriorityIndex:
         self._tree.load(state["priorities"])
         self._largest = float(state["largest"])
 
+    def check(self, held: NDArray[np.int64]) -> None:
+        """Refuses priorities that were loaded, unless those of these items are above 0 and there are no others."""
+        values = self._tree.leaves(self._tree.capacity)
+        exact = np.count_nonzero(values) == len(held) and bool((values[held] > 0.0).all())
+        require(exact, "the items with a priority are not those that it holds")
+        with np.errstate(over="ignore"):
+            require(bool(np.isfinite([self._tree.total, self._largest]).all()), "its priorities are not finite")
+
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """``ReplayBuffer`` with priorities; a batch has ``weights`` and the ``indices`` to update."""
@@ -108,6 +117,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._priorities.load_state_dict(state)
+
+    def check(self, spec: SpaceSpec) -> None:
+        super().check(spec)
+        self._priorities.check(np.arange(len(self)))
 
     @property
     def rest_nbytes(self) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.blocks import CompactSteps, compact
-from rl_training.types import Carry, State, Step, reset_rows
+from rl_training.data.loaded import require_like, require_within
+from rl_training.types import Carry, SpaceSpec, State, Step, reset_rows
 
 
 class RecurrentStep(NamedTuple):
@@ -75,8 +76,15 @@ class RecurrentRecorder:
         return {"start": self._start.copy(), "state": state, "number": self._number.copy()}
 
     def load_state_dict(self, state: State) -> None:
+        require_like(state["start"], self._start, "the flags of episode starts")
+        require_like(state["number"], self._number, "the step numbers of the episodes")
+        for saved, own in zip(state["state"], self._state, strict=True):
+            require_like(saved, own, "a recurrent state")
         self._start, self._state = np.array(state["start"]), tuple(np.array(array) for array in state["state"])
         self._number = np.array(state["number"])
+
+    def check(self, spec: SpaceSpec) -> None:
+        require_within(self._number, 0, np.inf, "the number of a step")
 
 
 def cutting_problem(sequence_length: int, overlap: int, burn_in: int) -> str | None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.segments import ReadBlock, SegmentedBuffer, Snapshot
-from rl_training.types import Array, Carry, State, Step
+from rl_training.types import Array, Carry, SpaceSpec, State, Step
 
 
 class Sampled(Protocol):
@@ -50,6 +50,9 @@ class Recorder(Protocol[ItemT, BlockT_co]):
 
     def load_state_dict(self, state: State) -> None: ...
 
+    def check(self, spec: SpaceSpec) -> None:
+        """Refuses what was loaded if it cannot come from environments with this spec."""
+
 
 class Buffer(Protocol[ItemT_contra, BlockT_contra, BatchT_co]):
     """Stores items and samples batches."""
@@ -76,6 +79,9 @@ class Buffer(Protocol[ItemT_contra, BlockT_contra, BatchT_co]):
     def state_dict(self) -> State: ...
 
     def load_state_dict(self, state: State) -> None: ...
+
+    def check(self, spec: SpaceSpec) -> None:
+        """Refuses what was loaded if it cannot come from environments with this spec."""
 
 
 def clipped(step: Step, limit: float | None) -> Step:
@@ -173,6 +179,12 @@ class Replay(Generic[BatchT]):
 
     def load_open_state_dict(self, state: State) -> None:
         self.recorder.load_state_dict(state)
+
+    def check(self, spec: SpaceSpec) -> None:
+        """Refuses what was loaded if it cannot come from environments with this spec: an update would fail, or read memory
+        that belongs to something else."""
+        self.recorder.check(spec)
+        self.buffer.check(spec)
 
     def discard(self, env_index: int) -> None:
         """Drops the incomplete items of an environment whose episode cannot continue."""

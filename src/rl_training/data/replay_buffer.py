@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_training.data.loaded import require, require_actions, require_finite, require_masks, require_within
 from rl_training.data.memory import require_memory
 from rl_training.data.segments import Ring, SegmentedBuffer
 from rl_training.errors import CheckpointError
-from rl_training.types import Array, State, TransitionBatch, Transitions
+from rl_training.types import Array, SpaceSpec, State, TransitionBatch, Transitions
 
 #: The name of the ring in a checkpoint.
 RING = "transitions"
@@ -161,6 +162,16 @@ class ReplayBuffer(SegmentedBuffer):
         self._bytes[: self._size] = records
         self._next = int(state["next"])
         self._written = self._next + (self.capacity if self._size == self.capacity else 0)
+
+    def check(self, spec: SpaceSpec) -> None:
+        end = self._size if self._size < self.capacity else self._next
+        require(0 <= self._next < self.capacity and self._next == end, "its next transition is not at the end of the others")
+        held = {name: column[: self._size] for name, column in zip(self._names, self._columns, strict=True)}
+        require_actions(held["action"], spec.action)
+        require_finite(held["reward"], "a reward")
+        require_within(held["discount"], 0, 1, "a discount")
+        if "next_action_mask" in held:
+            require_masks(held["next_action_mask"])
 
     def rings(self) -> list[Ring]:
         return [Ring(RING, {"records": self._bytes.numpy()}, written=self._written, settled=self._written)]

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.blocks import CompactSteps, compact, expanded, stacked
+from rl_training.data.loaded import require, require_actions, require_finite, require_like, require_masks
 from rl_training.data.memory import require_memory
-from rl_training.types import Array, Carry, State, Step
+from rl_training.types import ActionSpec, Array, Carry, State, Step
 
 
 class Rollout(NamedTuple):
@@ -201,9 +202,20 @@ class RolloutBuffer:
 
     def load_state_dict(self, state: State) -> None:
         n = self.length = int(state["length"])
+        require(0 <= n < self.steps, f"it has {n} steps of {self.steps}")
         for array, saved in zip(self._per_step(), state["steps"], strict=True):
+            require_like(saved, array[:n], "a column of the rollout")
             array[:n] = saved
         for array, saved in zip(self._carry, state["carry"], strict=True):
+            require_like(saved, array[: n + 1], "a recurrent state")
             array[: n + 1] = saved
         self._present[:] = True
         self._present[tuple(np.asarray(state["absent"], np.int64).reshape(-1, 2).T)] = False
+
+    def check(self, actions: ActionSpec) -> None:
+        """Refuses what was loaded if a policy with these actions cannot have played it."""
+        rollout = self.rollout()
+        require_actions(rollout.action, actions)
+        require_finite(rollout.reward, "a reward")
+        if rollout.action_mask is not None:
+            require_masks(rollout.action_mask)

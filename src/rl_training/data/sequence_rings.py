@@ -18,10 +18,11 @@ from rl_training.data.block_rings import BlockRings
 from rl_training.data.blocks import CompactSteps, Span, spans
 from rl_training.data.episode_rings import STEPS_PER_SPARE_SLOT, equal_shares
 from rl_training.data.frames import make_frames
+from rl_training.data.loaded import require, require_finite, require_within
 from rl_training.data.recurrent_recorder import RecurrentBlock, RecurrentStep, cutting_problem, starts_burn_in
 from rl_training.data.segments import Ring
 from rl_training.errors import ConfigError
-from rl_training.types import Array, Carry, ObservationSpec, State, Step
+from rl_training.types import Array, Carry, ObservationSpec, SpaceSpec, State, Step
 
 
 class SequenceRings(BlockRings):
@@ -183,7 +184,7 @@ class SequenceRings(BlockRings):
         return np.array([self._first_priority(env, position) for position in positions.tolist()])
 
     def _first_priority(self, env: int, position: int) -> float:
-        """Of the steps of a sequence whose error is known; NaN if there is none."""
+        """The initial priority of a sequence, from its known TD errors; NaN if there are none."""
         error = self._columns["error"][self._run(env, position, self._columns["sequence"][self._slot(env, position)])]
         known = error[np.isfinite(error)].astype(np.float64)
         return float(self._eta * known.max() + (1.0 - self._eta) * known.mean()) if len(known) else np.nan
@@ -206,6 +207,17 @@ class SequenceRings(BlockRings):
     def _load_counters(self, state: State) -> None:
         super()._load_counters(state)
         self._episode, self._next = list(state["episode"]), list(state["next"])
+
+    def check(self, spec: SpaceSpec) -> None:
+        super().check(spec)
+        require_within(self._columns["sequence"], 0, self.sequence_length, "the length of a sequence")
+        require_within(self._columns["sequence"][self._held_slots()], 1, self.sequence_length, "the length of a sequence")
+        for states in self._states:
+            require_finite(states, "a recurrent state")
+        for ring, episode, begin in zip(self._rings, self._episode, self._next, strict=True):
+            numbers = type(episode) is type(begin) is int
+            within = numbers and 0 <= episode <= begin < ring.written + self.sequence_length
+            require(within, "a sequence does not begin within its episode")
 
     def rings(self) -> list[Ring]:
         return super().rings() + [self._ring_of_states(env) for env in range(self.num_envs) if self._states]

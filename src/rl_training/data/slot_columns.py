@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.data.frames import Frames
-from rl_training.types import Array
+from rl_training.data.loaded import require_actions, require_finite, require_within
+from rl_training.types import Array, SpaceSpec
 
 
 class SlotColumns:
@@ -51,6 +52,15 @@ class SlotColumns:
         taken = torch.empty((*slots.shape, *column.shape[1:]), dtype=torch.from_numpy(column[:0]).dtype)
         column.take(slots, axis=0, out=taken.numpy(), mode="clip")
         return taken.to(self._device)
+
+    def _check_columns(self, spec: SpaceSpec, n_step: int) -> None:
+        """Refuses columns that were loaded with numbers out of range. A slot that nothing was written to has zeros."""
+        columns = self._columns
+        require_actions(columns["action"], spec.action)
+        require_finite(columns["reward"], "a reward")
+        require_within(columns["discount"], 0, 1, "a discount")
+        require_within(columns["length"], 0, n_step, "the length of a window")
+        require_within(columns["age"], 0, self.stack - 1, "the age of a frame")
 
     def _per_env(self, name: str) -> Array:
         column = self._columns[name]

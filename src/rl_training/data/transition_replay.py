@@ -16,9 +16,12 @@ from rl_training.data.replay import Replay
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.types import SpaceSpec, TransitionBatch
 
+#: The recorders of transitions: ``NStepAccumulator`` sums the rewards itself, ``StepRecorder`` leaves that to the rings.
+TransitionRecorder = StepRecorder | NStepAccumulator
 
-def make_transition_recorder(spec: SpaceSpec, num_envs: int, n_step: int, gamma: float) -> StepRecorder | NStepAccumulator:
-    """The recorder of such a replay: images are stored step by step, and their rings sum the rewards."""
+
+def make_transition_recorder(spec: SpaceSpec, num_envs: int, n_step: int, gamma: float) -> TransitionRecorder:
+    """The recorder that fits ``make_transition_replay``: the rings that store images sum the rewards themselves."""
     return StepRecorder() if spec.observation.images else NStepAccumulator(num_envs, gamma, n_step)
 
 

@@ -1,4 +1,4 @@
-"""The boundary to the code of environments, which may take for ever. Training can be stopped and saved while it does."""
+"""Marks calls into environments, which may never return. Training can be stopped and saved during one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SlowEnvironment(UserWarning):
 
 
 class StepInterrupted(BaseException):
-    """Breaks off a call of an environment. It is no ``Exception``, so that an environment does not catch it by accident."""
+    """Breaks off a call of an environment. Not an ``Exception``, so that an environment does not catch it by accident."""
 
 
 class Boundary:
@@ -21,7 +21,7 @@ class Boundary:
 
     def __init__(self) -> None:
         self.since = 0.0  # when the call that is under way began; 0 if there is none
-        self.calls = 1  # how many calls it stands for: a replay is many steps
+        self.calls = 1  # how many steps it makes: a replay makes many
         self.broken_off = False  # whether a call was ever broken off
         self._held = False
         self._released = threading.Event()

@@ -1,4 +1,4 @@
-"""Checks what environments return before anything of it is used: the first wrong value is a fault that names it."""
+"""Checks what environments return before it is used. The first wrong value is a fault that names it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def make_receiver(spec: SpaceSpec) -> Receiver | TreeReceiver:
 
 
 def _values_problem(raw: Array, leaf: ObservationLeaf) -> str | None:
-    """Why an array of an unusual type is no observation of this kind: a conversion must not change the values."""
+    """What is wrong with an observation of an unexpected dtype, if anything: converting it must not change its values."""
     if raw.dtype.kind not in NUMBERS:
         return f"the observation {shown(raw.tolist())} is not made of numbers"
     if leaf.kind == "vector" or (leaf.kind == "one_hot" and raw.dtype.kind != "f"):
@@ -217,8 +217,8 @@ class TreeLimits:
 def make_limits(
     space: spaces.Space[Any], spec: ObservationSpec, env_id: str, rows: int, stream: str
 ) -> Limits | TreeLimits | None:
-    """The checks of batches of observations; None if every value that can be stored is within the bounds. A run warns only
-    once of values outside them: where it collects, by the stream of episodes."""
+    """The checks of batches of observations; None if every value that can be stored is within the bounds. Only the
+    pool that collects for training warns about values outside them, so that a run warns once."""
     limits = _make_limits(space, spec, env_id, rows)
     if limits is not None and stream != TRAINING_EPISODES:
         limits.only_finite()
@@ -236,7 +236,7 @@ def _make_limits(space: spaces.Space[Any], spec: ObservationSpec, env_id: str, r
 
 
 def reward_problem(reward: Any) -> str | None:
-    """Why this is no reward, if it is not."""
+    """What is wrong with a reward, if anything."""
     try:
         return None if abs(reward) <= LARGEST else f"the reward is {shown(reward)}, not a finite float32 number"
     except (TypeError, ValueError):
@@ -244,7 +244,7 @@ def reward_problem(reward: Any) -> str | None:
 
 
 def flag_problem(name: str, value: Any) -> str | None:
-    """Why ``terminated`` or ``truncated`` is neither true nor false, if it is not: text, NaN and others would all be true."""
+    """What is wrong with ``terminated`` or ``truncated``, if anything: ``bool()`` would take text and NaN for true."""
     if value is True or value is False:
         return None
     flag = np.asarray(value)

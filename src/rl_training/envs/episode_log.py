@@ -1,5 +1,5 @@
-"""What each unfinished episode has given so far, in a few bytes per step: enough to replay it, and to tell from which step on
-a replay gives something else.
+"""A log of each unfinished episode in a few bytes per step: enough to replay it and to find the first step at which a replay
+differs.
 
 A step takes its action (in the smallest type that holds it), the exact reward, and a digest of 4 bytes for the observation
 and another for the action mask. Digests are of the packed observations that the run uses, in their single precision.
@@ -18,7 +18,7 @@ from rl_training.types import ActionSpec, Array, SpaceSpec, State
 
 Digests = NDArray[np.uint32]
 #: Steps are digested many at a time, which takes a tenth of the time; at most this many steps and bytes wait for it.
-MOST_WAITING_STEPS = 64
+MOST_WAITING_STEPS = 256
 MOST_WAITING_BYTES = 1 << 18
 
 
@@ -210,8 +210,8 @@ def _factors(count: int) -> NDArray[np.uint64]:
 
 
 def first_difference(saved: EpisodeRecord, found: EpisodeRecord, ended: str | None = None) -> str | None:
-    """What a replay first gave that the episode did not, or None. ``ended`` names the flag by which the replay ended with its
-    last step, where the episode went on."""
+    """The first difference between a replay and its episode, or None. ``ended`` is the flag that ended the replay at its last
+    step, although the episode had continued."""
     steps = min(len(saved.reward), len(found.reward))
     other_obs = saved.obs[: steps + 1] != found.obs[: steps + 1]
     other_mask = saved.mask[: steps + 1] != found.mask[: steps + 1]

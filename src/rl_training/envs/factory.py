@@ -76,9 +76,9 @@ class RegisteredEnv:
 def _own_environments(module: str) -> list[str]:
     """The environments that a module defines or registers."""
     code = imported(module, "env_id")
-    names = {name: value for name, value in vars(code).items() if isinstance(value, type) and issubclass(value, gym.Env)}
+    classes = {name: value for name, value in vars(code).items() if isinstance(value, type) and issubclass(value, gym.Env)}
     own = [spec.id for spec in gym.registry.values() if str(spec.entry_point).startswith(f"{code.__name__}:")]
-    return own + [name for name in names if name != "Env"]
+    return own + [name for name, value in classes.items() if value is not gym.Env and not issubclass(value, gym.Wrapper)]
 
 
 class GivenEnv:

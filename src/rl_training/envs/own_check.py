@@ -1,8 +1,8 @@
-"""Checks that the states which environments save themselves hold everything, by what their episodes gave.
+"""Checks that the states that environments save themselves are complete.
 
-That ``get_state`` returns what ``set_state`` was given says nothing of what was left out. So once in a run, a second copy of
-an environment is restored from a state that was saved earlier in an episode, and gets the actions that followed: it must give
-what the episode gave.
+A ``get_state`` that returns what ``set_state`` was given may still leave something out. So once in a run, a second copy of an
+environment is restored from a state that was saved earlier in an episode, and repeats the actions that followed: observations
+and rewards must be those of the episode.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class OwnStateCheck:
     ) -> list[State | None] | None:
         """The states that environments save themselves now, unless they were found to be incomplete. ``seed`` and ``name``
         are functions of an environment's index, and of its episode."""
-        for i, number in enumerate(episodes):
-            self.check(i, number, log, seed(i, number), name(i))
+        for i in list(self._noted):
+            self.check(i, episodes[i], log, seed, name)
         own = None if self.complete is False else own_states(workers, name, self._boundary)
         if own is not None:
             self.note(own, episodes, log.lengths)
@@ -68,7 +68,9 @@ class OwnStateCheck:
             found = enumerate(zip(episodes, lengths, states, strict=True))
             self._noted = {i: Noted(episode, length, state) for i, (episode, length, state) in found if state is not None}
 
-    def check(self, i: int, episode: int, log: EpisodeLog, seed: int, name: str) -> None:
+    def check(
+        self, i: int, episode: int, log: EpisodeLog, seed: Callable[[int, int], int], name: Callable[[int], str]
+    ) -> None:
         """Makes the check with environment i, if a state was noted earlier in the episode that is under way."""
         noted = self._noted.get(i)
         if self.complete is not None or noted is None or noted.episode != episode or noted.length >= log.lengths[i]:
@@ -79,15 +81,15 @@ class OwnStateCheck:
         if len(record.actions) != log.lengths[i]:
             return  # it is too long to be kept
         try:
-            problem = self._problem(record, noted, seed)
+            problem = self._problem(record, noted, seed(i, episode))
         except (StepInterrupted, *FOREIGN):
-            return  # of making another environment, which says nothing of states
+            return  # the copy could not be created or played, which says nothing about states
         self.complete, self._noted = problem is None, {}
         if problem is not None:
             warnings.warn(
-                f"{name}: its own state does not hold everything: a copy of it that was restored at step {noted.length} of "
-                f"its episode did not go on as the episode did ({problem}); from now on, states are not saved, and episodes "
-                "are replayed when the run is resumed",
+                f"{name(i)}: its own state is incomplete: a copy that was restored at step {noted.length} of its episode "
+                f"did not continue as the episode did ({problem}); from now on, states are not saved, and episodes are "
+                "replayed when the run is resumed",
                 NonDeterministicEnvironment,
                 stacklevel=4,
             )

@@ -23,7 +23,7 @@ ACTIONS_AT_A_TIME = 128
 
 
 class NonDeterministicEnvironment(UserWarning):
-    """A replay of an episode's seed and actions did not give what the episode had given."""
+    """A replay of an episode's seed and actions did not reproduce the episode."""
 
 
 class EpisodeNotReplayed(UserWarning):
@@ -79,8 +79,8 @@ def own_state_of(worker: Worker, name: str) -> State | None:
 
 
 class Restoring:
-    """Restores one environment, whose worker, name in messages and episode seed these are. A worker whose process died in
-    one attempt is replaced before the next."""
+    """Restores one environment. ``name`` is its name in messages, ``seed`` the seed of its episode; ``worker`` returns a new
+    worker if the process of the last one died."""
 
     def __init__(self, worker: Callable[[], Worker], name: str, seed: int, spec: SpaceSpec, boundary: Boundary) -> None:
         self._worker, self._name, self._seed, self._spec = worker, name, seed, spec
@@ -136,7 +136,7 @@ class Restoring:
             return f"its own state cannot be restored ({described(error)})"
 
     def _replay(self, saved: SavedEpisode) -> tuple[SavedEpisode, str | None]:
-        """Plays the actions of a saved episode again. Returns what this gave, and what is wrong with it, if anything."""
+        """Replays a saved episode. Returns the replayed one, and how it differs, if it does."""
         spec, log = self._spec, EpisodeLog(1, self._spec)
         obs, mask = _empty(spec)
         played = Played(obs, mask)
@@ -157,7 +157,7 @@ class Restoring:
 
 
 class Played(NamedTuple):
-    """Where some actions led to: the last observation and mask, what failed, and the flag that ended the episode."""
+    """The result of some actions: the last observation and mask, what failed, and the flag that ended the episode."""
 
     obs: Array
     mask: NDArray[np.bool_] | None
@@ -171,7 +171,7 @@ def _empty(spec: SpaceSpec) -> tuple[Array, NDArray[np.bool_] | None]:
 
 
 def play(worker: Worker, actions: Array, spec: SpaceSpec, log: EpisodeLog, first: Played | None = None) -> Played:
-    """Gives an environment actions as they are in a record, until one fails or the episode ends, and logs what it gives."""
+    """Plays the actions of a record until one fails or the episode ends, and logs the results."""
     receiver, (obs, mask), failure, ended = make_receiver(spec), first[:2] if first else _empty(spec), None, None
     if not spec.action.low:
         actions = actions.astype(spec.action.raw_dtype)  # the type in which the environment got them

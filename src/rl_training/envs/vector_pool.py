@@ -173,7 +173,7 @@ class VectorEnvPool:
         if self._can_stop and (ended & ~reset).any():
             self._reset_some(obs, mask, ended & ~reset)
         obs[going] = next_obs[going]
-        if self.skips_steps:  # the next step shows the first observations; until then the final ones stand there
+        if self.skips_steps:  # the next step returns the first observations; until then, keep the final ones
             obs[over] = next_obs[over]
         if mask is not None and next_mask is not None:
             mask[going] = next_mask[going]
@@ -186,7 +186,7 @@ class VectorEnvPool:
         return step, self._count(gained.tolist(), over, infos, range(self.num_envs) if active is None else active)
 
     def _final_info(self, info: dict[str, Any], i: int) -> dict[str, Any]:
-        """The chosen entries of one member, which it has if ``_key`` does not deny it."""
+        """The chosen info entries of one member; Gymnasium marks those that it has in ``_key``."""
         given = [key for key in self._info_keys if key in info and (f"_{key}" not in info or info[f"_{key}"][i])]
         return chosen({key: info[key][i] for key in given}, given)
 

@@ -36,11 +36,11 @@ from rl_training.types import State
 Observed = tuple[Any, Any]
 #: The observation with its mask, the reward, terminated, truncated.
 StepReturn = tuple[Observed, Any, Any, Any]
-#: What each worker process takes: open files in this process (and how many a run needs besides), addresses of its own.
+#: The open files that a worker process costs this process, those that a run needs besides, and a worker's address space.
 FILES_PER_WORKER = 3
 FURTHER_FILES = 8
 ADDRESSES_PER_WORKER = 200_000_000
-#: Seconds that a worker process has to close its environment before it is killed, and if its step had to be broken off.
+#: Seconds that a worker process has to close its environment before it is killed: usually, and after an interrupted step.
 CLOSING_TIME, SHORT_CLOSING_TIME = 2.0, 0.5
 #: Linux: the signal that a process gets when its parent ends, an option of prctl(2).
 PR_SET_PDEATHSIG = 1
@@ -65,7 +65,7 @@ def _not_the_api(call: str, returned: Any, expected: str) -> TypeError:
 
 
 def _kept(value: Any) -> Any:
-    """A value that stays as it is: an environment may use the same array for every observation."""
+    """A copy, because an environment may reuse the same array for every observation."""
     return value.copy() if isinstance(value, np.ndarray) else copy.deepcopy(value)
 
 
@@ -105,7 +105,7 @@ class LocalWorker:
         self._fresh = fresh
         self.env = created(factory)
         self._used = False
-        self._result: StepReturn | None = None
+        self._action: Any = None  # of the step that has begun; ``end_step`` makes it
         self._info: Any = {}
 
     def reset(self, seed: int) -> Observed:
@@ -130,21 +130,18 @@ class LocalWorker:
             ) from error
 
     def begin_step(self, action: Any) -> None:
-        if isinstance(action, np.ndarray):
-            action = action.copy()  # an environment may change its action in place; the caller keeps it for replays
-        returned = self.env.step(action)
+        # An environment may change its action in place; the caller keeps it for replays.
+        self._action = action.copy() if isinstance(action, np.ndarray) else action
+
+    def end_step(self) -> StepReturn:
+        returned = self.env.step(self._action)
         try:
             obs, reward, terminated, truncated, info = returned
         except (TypeError, ValueError):
             raise _not_the_api("step", returned, STEP) from None
-        mask = info.get("action_mask") if type(info) is dict else _observed(obs, info)[1]
-        self._result = (obs, mask), reward, terminated, truncated
         self._info = info
-
-    def end_step(self) -> StepReturn:
-        result, self._result = self._result, None
-        assert result is not None, "end_step without begin_step"
-        return result
+        mask = info.get("action_mask") if type(info) is dict else _observed(obs, info)[1]
+        return (obs, mask), reward, terminated, truncated
 
     def final_info(self, keys: Sequence[str]) -> dict[str, Any]:
         return chosen(self._info, keys)

@@ -1,7 +1,7 @@
-"""What may change in a run that goes on, and what has changed in one.
+"""Which settings may change when a run is resumed, and which have changed.
 
-A setting declares it by itself: ``Field(..., json_schema_extra=MAY_CHANGE)``. Everything else decides what the weights, the
-replay and the episodes of the run are, and stays.
+A setting that may change declares it: ``Field(..., json_schema_extra=MAY_CHANGE)``. All others determine the weights, the
+replay and the episodes of the run, and stay.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _refusal(config: TrainConfig, keys: list[str]) -> str:
     return (
         f"{' and '.join(keys)} cannot change in a run that has begun; what can: "
         f"{', '.join(changeable(type(config.algo_kwargs)))}; for anything else start a new run, with --init-from (in Python "
-        "init_from=) if it shall start from these weights"
+        "init_from=) if it should start from these weights"
     )
 
 

@@ -24,7 +24,7 @@ def about(config: Path) -> str:
     lines = takewhile(lambda line: line.startswith("#"), config.read_text("utf-8").splitlines())
     text = " ".join(line.removeprefix("#").strip() for line in lines)
     text = re.sub(r" \(pip install '[^']*'\)|[;,]? needs pip install '[^']*'", "", text, flags=re.IGNORECASE)
-    return re.split(r"(?<!al)\. (?=[A-Z])", text)[0].removesuffix(".")
+    return re.split(r"(?<!al)\. (?=[A-Za-z])", text)[0].removesuffix(".")
 
 
 def expected_results() -> dict[str, dict[str, Any]]:

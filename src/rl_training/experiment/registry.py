@@ -99,8 +99,8 @@ def name_of(algorithm: AlgorithmClass) -> str:
 
 
 def fitted(algorithm: AlgorithmClass, spec: SpaceSpec, env_id: str, recorded: ObservationSpec | None = None) -> SpaceSpec:
-    """The spaces as the algorithm takes them: several choices may have to be one discrete action. Observations are taken for
-    what is ``recorded`` of them in a checkpoint, whatever this version would take them for."""
+    """The spaces as the algorithm takes them: several choices may have to be one discrete action. The
+    observation spec ``recorded`` in a checkpoint takes precedence over the one that this version would derive."""
     spec = spec.taken_as(recorded)
     if "multi_discrete" in algorithm.actions or "discrete" not in algorithm.actions:
         return spec

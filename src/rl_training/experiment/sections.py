@@ -35,7 +35,7 @@ class EvalConfig(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _what_is_asked_for_is_done(cls, data: Any) -> Any:
+    def _no_budget_if_chosen(cls, data: Any) -> Any:
         chosen = isinstance(data, Mapping) and data.keys() & cls.CHOSEN
         return {"budget": None, **data} if chosen else data
 

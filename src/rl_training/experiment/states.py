@@ -61,7 +61,7 @@ def put_arrays(value: Any, arrays: Mapping[str, Array], file: Path) -> Any:
 def _referred(value: dict[str, Any], kind: str, arrays: Mapping[str, Array], file: Path) -> Array:
     name = value[kind]
     if not isinstance(name, str) or len(value) != 1:
-        raise CheckpointError(f"{file.with_suffix('.json')} is damaged: it has a reference to an array that is no name")
+        raise CheckpointError(f"{file.with_suffix('.json')} is damaged: it refers to an array by what is not a name")
     if name not in arrays:
         raise CheckpointError(f"{file} lacks the array {name!r}")
     array: Array = arrays[name].copy()

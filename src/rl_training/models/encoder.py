@@ -46,7 +46,7 @@ def unchanged(x: Array) -> Array:
 
 
 def in_turn(first: Callable[[Array], Array], second: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Two functions as one. Acting on small networks is so fast that a call for nothing would show."""
+    """Composes two functions. The identity is left out: acting on small networks is so fast that a call would show."""
     return second if first is unchanged else lambda x: second(first(x))
 
 

@@ -214,7 +214,7 @@ def _encode_leaf(obs: Tensor, leaf: ObservationLeaf) -> Tensor:
 
 
 def describe_observation(spec: ObservationSpec, network: nn.Module) -> str:
-    """What an observation was taken for, such as ``image 3x64x64 uint8 -> NatureCNN``."""
+    """How an observation is interpreted, such as ``image 3x64x64 uint8 -> NatureCNN``."""
     encoders = (part for part in network.modules() if isinstance(part, ImageEncoder | CustomTrunk))
     encoder = next(encoders, network)
     cnn = type(encoder.module if isinstance(encoder, CustomTrunk) else encoder).__name__
@@ -223,7 +223,7 @@ def describe_observation(spec: ObservationSpec, network: nn.Module) -> str:
 
 
 def describe_action(spec: ActionSpec) -> str | None:
-    """What an action was taken for, if that is not obvious."""
+    """How an action is interpreted, if that is not obvious."""
     if spec.kind == "unbounded":
         free = int((~spec.has_bounds).sum())
         return f"{len(spec.low)} number(s), {free} of them without bounds: neither squashed nor clipped"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def announce_run(trainer: Trainer) -> None:
-    """Describes the run, and what its observations and actions are taken for."""
+    """Describes the run, and how its observations and actions are interpreted."""
     trainer.progress.note(describe_run(trainer))
     spec = trainer.policy.spec
     trainer.progress.note(f"observation: {describe_observation(spec.observation, trainer.policy.network)}")
@@ -24,13 +24,13 @@ def announce_run(trainer: Trainer) -> None:
 
 
 def describe_collectors(config: CollectorsConfig) -> str:
-    """One line about collecting in stretches, with what a user must know of it."""
+    """One line about how steps are collected, with the caveats that a user must know."""
     line = f"{config.count} ({config.kind}), stretches of {config.stretch} steps, {config.mode}"
     if config.mode == "free":
         line += "; a free run cannot be reproduced, but none of its steps is lost or doubled"
     if config.kind == "ray":
         where = "an instance on this machine" if config.address is None else f"the cluster at {config.address}"
-        line += f"; Ray is {where}, where whoever has its token can run code: docs/security.md"
+        line += f"; Ray is {where}; anyone with its token can run code there: docs/security.md"
     return line
 
 
@@ -45,7 +45,7 @@ def describe_run(trainer: Trainer) -> str:
 
 
 def announce_changes(trainer: Trainer) -> None:
-    """Logs the settings of a resumed run that differ from those before."""
+    """Logs the settings that were changed when the run was resumed."""
     if trainer.changes:
         shown_values = ", ".join(f"{key} {change.before} -> {change.after}" for key, change in trainer.changes.items())
         trainer.progress.note(f"changed: {shown_values}")

@@ -79,5 +79,5 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1)
 def _libraries(modules: int) -> ThreadpoolController:
-    """The loaded libraries, looked for again once a further module has been imported."""
+    """The loaded libraries; searched again whenever another module has been imported."""
     return ThreadpoolController()

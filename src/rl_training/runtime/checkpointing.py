@@ -27,15 +27,15 @@ class Checkpointer:
         self.count = 0  # checkpoints that were due so far
         self.best_return: float | None = None
         self._saved_at = -1
-        self._new: Path | None = None  # a checkpoint of the run that the hooks do not know of
+        self._new: Path | None = None  # a checkpoint that the hooks have not been notified of
 
     def save_due(self) -> None:
-        """Saves because the interval is over."""
+        """Saves a periodic checkpoint."""
         self.count += 1
         self._save(replay_due=(self.count - 1) % max(1, self._trainer.config.checkpoint.replay_every) == 0)
 
     def save_last(self) -> None:
-        """Saves because training stops here, with the replay."""
+        """Saves the last checkpoint of this session, with the replay."""
         self._save(replay_due=True)
 
     def _save(self, *, replay_due: bool) -> None:
@@ -43,7 +43,7 @@ class Checkpointer:
         if trainer.run is None or self._saved_at == trainer.env_steps:
             return
         trainer.divergence.check()
-        trainer.run.wait()  # the states of the previous checkpoint are freed before there are new ones
+        trainer.run.wait()  # free the states of the previous checkpoint before collecting new ones
         wanted = trainer.config.checkpoint.replay_every > 0
         replay = not trainer.learner.separate_replay or (wanted and replay_due)
         trainer.run.require_present()
@@ -54,7 +54,7 @@ class Checkpointer:
             self._saved_at = trainer.env_steps
 
     def announce(self) -> None:
-        """Tells the hooks of the last checkpoint, once it is on disk."""
+        """Notifies the hooks of the last checkpoint once it is on disk."""
         run, self._new, path = self._trainer.run, None, self._new
         if run is not None and path is not None and self._trainer.hooks.listens("on_checkpoint"):
             run.wait()
@@ -76,7 +76,7 @@ class Checkpointer:
         self._saved_at = -1
 
     def save_to(self, path: Path) -> None:
-        """Writes a checkpoint with everything that continuing needs, anywhere."""
+        """Writes a checkpoint with everything needed to continue, at any path."""
         trainer = self._trainer
         trainer.divergence.check()
         if trainer.run is not None:
@@ -92,7 +92,7 @@ class Checkpointer:
         return parts
 
     def restore(self, checkpoint: Path, *, with_replay: bool = True) -> None:
-        """Puts the run back to the moment of a checkpoint, without its replay if that is not to be used."""
+        """Restores the run to a checkpoint, with or without its replay."""
         trainer = self._trainer
         with_replay = with_replay and REPLAY_PART in read_manifest(checkpoint)["parts"]
         loaded = load_checkpoint(checkpoint, (*TRAINING_PARTS, REPLAY_PART) if with_replay else TRAINING_PARTS)

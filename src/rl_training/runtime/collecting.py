@@ -1,4 +1,4 @@
-"""Makes the collectors of a run, as its config asks for."""
+"""Builds the collectors that a run's config asks for."""
 
 from __future__ import annotations
 

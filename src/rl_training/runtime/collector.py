@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.algorithms.policy import Policy
+from rl_training.data.loaded import require_actions, require_like
 from rl_training.envs.pool import EnvPool, Episode
 from rl_training.models.encoder import on_cpu
 from rl_training.rng import RandomStreams
@@ -28,7 +29,7 @@ class Collected(NamedTuple):
     next_carry: Carry  # the carry to act on next: with the reward, and reset where an episode ended
     action_mask: NDArray[np.bool_] | None  # the actions allowed at ``step.obs``, if the policy returns them
     finished: list[Episode]
-    q_values: Array | None = None  # by which the policy acted, if it passes them on
+    q_values: Array | None = None  # the Q-values that the policy acted on, if it returns them
 
 
 class Collector:
@@ -43,7 +44,7 @@ class Collector:
         self._timer = timer
         self._carry = policy.initial_carry(pool.num_envs)
         self._pending: PolicyOutput | None = None
-        self._failed = False  # whether the last step has failed, so that some environments have made it and others have not
+        self._failed = False  # whether the last step failed: some environments may be one step ahead of the others
 
     def start(self) -> None:
         """Starts the first episode of every environment."""
@@ -82,8 +83,8 @@ class Collector:
         return {}
 
     def recover(self) -> list[int]:
-        """After a failed step, puts all environments back to where they were before it. Returns those that could not be
-        restored and started a new episode."""
+        """After a failed step, restores all environments to their state before it. Returns those that could not be restored
+        and started a new episode."""
         return self.load_state_dict(self.state_dict()) if self._failed else []
 
     def refresh(self) -> None:
@@ -110,6 +111,9 @@ class Collector:
         pending = state["pending"]
         self._pending = None
         if pending is not None:
+            spec = self.policy.spec.action
+            require_like(pending["action"], np.empty((self.pool.num_envs, *spec.shape), spec.dtype), "the action to repeat")
+            require_actions(pending["action"], spec)
             self._pending = PolicyOutput(pending["action"], tuple(pending["carry"]), pending["extras"])
         diverged = self.pool.load_state_dict(state["pool"])
         if diverged:

@@ -1,4 +1,4 @@
-"""The trainer's end of a collector: it is asked for a stretch and answers later, wherever it runs."""
+"""The trainer's handles on its collectors. A collector, here or elsewhere, is asked for a stretch and answers later."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rl_training.types import State
 
 #: Seconds that a process has to end before it is killed.
 CLOSING_TIME = 2.0
-#: A process imports the program that started it, which must not train again then.
+#: A new process imports the main program again, which must not start training a second time.
 _HINT = "; a program that trains with collectors in processes must do so below if __name__ == '__main__':"
 
 
@@ -48,12 +48,12 @@ class Handle(ABC):
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.diverged: list[int] = []  # places of environments that the last start could not restore
-        self.weights = -1  # the version that the collector has
+        self.diverged: list[int] = []  # indices in the run of environments that ``start`` could not restore
+        self.weights = -1  # the version of the weights that the collector has
 
     @abstractmethod
     def start(self, state: State | bytes | None) -> None:
-        """Makes the collector, in place of one that has died: from this state, or at the start of the run."""
+        """Creates the collector, or replaces one that has died: in this state, or at the start of the run if it is None."""
 
     @abstractmethod
     def ask(self, call: Call) -> None:
@@ -77,8 +77,8 @@ class Handle(ABC):
             warnings.warn(text, stacklevel=2)
         if reply.arithmetic is not None and reply.arithmetic != arithmetic():
             warnings.warn(
-                f"the CPU of collector {self.setup.place.number} rounds differently from this one, so this is not the run "
-                "that a single type of CPU gives, bit for bit",
+                f"the CPU of collector {self.setup.place.number} rounds differently from this one, so the run is not "
+                "bit for bit the one that a single type of CPU would give",
                 stacklevel=2,
             )
         self.diverged += reply.diverged
@@ -89,7 +89,7 @@ class Handle(ABC):
 
 
 class InlineHandle(Handle):
-    """A collector in this process. It plays when the answer is wanted, with weights of its own."""
+    """A collector in this process, with its own copy of the weights. It plays when ``answer`` is called."""
 
     def __init__(self, setup: Setup, pool: EnvPool, policy: Policy, timer: PhaseTimer) -> None:
         super().__init__(setup)
@@ -142,7 +142,7 @@ class ProcessHandle(Handle):
         self.weights = -1
 
     def ask(self, call: Call) -> None:
-        with contextlib.suppress(OSError):  # it has died, which the answer will show
+        with contextlib.suppress(OSError):  # it has died; ``answer`` will report that
             self._pipe.send(call)
 
     def answer(self) -> Answer | None:
@@ -164,7 +164,7 @@ class ProcessHandle(Handle):
 
     def close(self) -> None:
         if self._process is not None:
-            self._pipe.close()  # by which it ends, unless it plays
+            self._pipe.close()  # this ends the process, unless it is playing
             self._process.kill()
             self._process.join()
             self._process = None
@@ -172,7 +172,7 @@ class ProcessHandle(Handle):
 
 @functools.cache
 def _context() -> Any:
-    """Where processes can fork, they fork off one that has imported torch once, which saves seconds for each."""
+    """Processes are forked, where possible, from one that has already imported torch; this saves seconds for each."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -183,7 +183,7 @@ def _context() -> Any:
 def _serve(pipe: Connection, content: bytes, state: bytes | None) -> None:
     """The process of a collector: answers calls until the trainer closes the pipe or ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # which may reach all processes of a group; the trainer handles them
+        signal.signal(number, signal.SIG_IGN)  # these may reach a whole process group; the trainer handles them
     end_with_parent(os.getppid(), tied=True)
     server = CollectorServer(content, state)
     with contextlib.suppress(EOFError, OSError):

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 def weights_problem(policy: Policy) -> str | None:
     """Names the first tensor of a policy's network that is not finite, if there is one."""
     tensors = {name: value for name, value in policy.network.state_dict().items() if value.is_floating_point()}
-    if not tensors or bool(torch.stack([value.isfinite().all() for value in tensors.values()]).all()):
+    # A finite sum proves that all terms are finite. An infinite one may only have overflowed, so check each term.
+    if not tensors or bool(torch.stack([value.sum(dtype=torch.float32) for value in tensors.values()]).sum().isfinite()):
         return None
-    name = next(name for name, value in tensors.items() if not bool(value.isfinite().all()))
-    return f"the weights '{name}' are not finite"
+    names = (name for name, value in tensors.items() if not bool(value.isfinite().all()))
+    return next((f"the weights '{name}' are not finite" for name in names), None)
 
 
 def require_finite(policy: Policy, place: str) -> None:
-    """Refuses a policy that is not finite: whatever it answers means nothing."""
+    """Refuses a policy whose weights are not finite, because its actions are meaningless."""
     problem = weights_problem(policy)
     if problem is not None:
         raise DivergenceError(
@@ -66,11 +67,8 @@ class DivergenceWatch:
         before = "never since this session began" if self._finite_at is None else f"last at step {self._finite_at}"
         settings = trainer.config.algo_kwargs
         advice = [f"lower algo_kwargs.learning_rate ({settings.learning_rate_schedule()(trainer.env_steps):g} now)"]
-        clip = getattr(settings, "max_grad_norm", None)
-        if clip is not None:
-            advice.append(f"lower algo_kwargs.max_grad_norm ({clip:g} now)")
-        elif hasattr(settings, "max_grad_norm"):
-            advice.append("set algo_kwargs.max_grad_norm")
+        clip = settings.max_grad_norm
+        advice.append(f"lower algo_kwargs.max_grad_norm ({clip:g} now)" if clip else "set algo_kwargs.max_grad_norm")
         return DivergenceError(
             f"training diverged by step {trainer.env_steps}: {error} (all was finite {before}). {self._saved()}To try: "
             f"{', '.join(advice)}, or scale the rewards down, and train again"

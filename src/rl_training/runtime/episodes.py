@@ -6,6 +6,7 @@ from collections import deque
 
 import numpy as np
 
+from rl_training.algorithms.epsilon_greedy import EpsilonGreedyConfig
 from rl_training.envs.pool import Episode
 from rl_training.experiment.config import TrainConfig
 from rl_training.types import State
@@ -17,7 +18,7 @@ class EpisodeStatistics:
     """The number of episodes, and the returns, lengths and successes of the most recent ones."""
 
     def __init__(self, least_exploring: int | None = None) -> None:
-        """From environment ``least_exploring`` on, those with the lowest epsilon; None: all explore alike."""
+        """Environments from ``least_exploring`` on have the lowest epsilon; None: all explore alike."""
         self.count = 0
         self._least_exploring = least_exploring
         self._least_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
@@ -27,8 +28,10 @@ class EpisodeStatistics:
 
     @classmethod
     def of(cls, config: TrainConfig) -> EpisodeStatistics:
-        """Those of a run. If collectors spread epsilon over the environments, the last quarter of these explores least."""
-        spread = getattr(config.algo_kwargs, "epsilon_spread", 0.0) and not config.collectors.step_by_step
+        """The statistics of a run. If epsilon is spread over the environments, the last quarter of them explores least."""
+        settings = config.algo_kwargs
+        spreads = isinstance(settings, EpsilonGreedyConfig) and settings.epsilon_spread > 0.0
+        spread = spreads and not config.collectors.step_by_step
         return cls(config.num_envs - max(1, config.num_envs // 4) if spread else None)
 
     def on_episode(self, episode: Episode) -> None:

@@ -59,6 +59,7 @@ def export_policy(policy: Policy, config: TrainConfig, path: Path, file_format: 
     temporary = path.with_name(f".writing-{path.name}")
     try:
         remove(temporary)  # if a link has its name, writing would follow it
+        temporary.touch()  # fail early if the file cannot be written: an export takes seconds
         _require_the_policys_actions(policy)
         difference = write(policy, config, temporary)
         if not difference <= TOLERANCE:  # a NaN fails too

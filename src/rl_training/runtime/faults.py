@@ -27,7 +27,7 @@ def explained(trainer: Trainer, error: Exception) -> Exception:
         return error
     trainer.hooks.lenient = True
     try:
-        trainer.divergence.check()  # what diverged may have led to the fault, and is never saved
+        trainer.divergence.check()  # divergence may have caused the fault, and a diverged run is never saved
         if trainer.started:
             trainer.checkpoints.save_last()
             trainer.run.wait()

@@ -72,7 +72,7 @@ class GifFile:
 def _changed(frame: Frame, last: Frame) -> tuple[slice, slice]:
     """The rows and columns of the smallest rectangle that holds every pixel that differs."""
     differs = frame != last
-    by_column = differs.strides[0] < differs.strides[1]  # as pygame's pictures lie in memory; against it, this is slow
+    by_column = differs.strides[0] < differs.strides[1]  # the memory order of pygame's frames; the other order is slow
     if by_column:
         differs = differs.transpose(1, 0, 2)
     outer, inner = _span(differs.any(axis=(1, 2))), _span(differs.any(axis=0).any(axis=1))

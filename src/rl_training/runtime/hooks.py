@@ -50,7 +50,7 @@ class Training:
 
 
 class Callback:
-    """A hook. It has those of these methods that it needs, and need not inherit from this class.
+    """A hook. It defines the methods that it needs, and need not inherit from this class.
 
     Every method but ``on_fault`` and ``on_stop`` may return a text, the reason why it asks to stop: the run is then saved and
     ends between two steps. If a hook has ``state_dict`` and ``load_state_dict``, its state (plain data and numpy arrays) is
@@ -59,7 +59,7 @@ class Callback:
     """
 
     def on_start(self, training: Training) -> str | None:
-        """Training begins or goes on; ``training`` can be kept and read later."""
+        """Training begins or continues; ``training`` can be kept and read later."""
 
     def on_episode(self, episode: Episode) -> str | None:
         """A training episode has ended."""
@@ -68,7 +68,7 @@ class Callback:
         """The metrics that were just logged, every ``log.interval`` env steps."""
 
     def on_evaluation(self, result: EvaluationResult) -> str | None:
-        """An evaluation during training; that at the end is in the result of ``on_stop``."""
+        """An evaluation during training; the final one is in the result of ``on_stop``."""
 
     def on_checkpoint(self, path: Path) -> str | None:
         """A checkpoint of the run is on disk; training waits for that. Its hook states are from before this call, which a run
@@ -85,22 +85,22 @@ class Callback:
 EVENTS = {
     name: [*inspect.signature(method).parameters][1] for name, method in vars(Callback).items() if name.startswith("on_")
 }
-#: Those at whose time a run can still be asked to stop.
+#: The events at which a hook can ask the run to stop.
 STOPPING = frozenset(EVENTS) - {"on_fault", "on_stop"}
 _STATE = ("state_dict", "load_state_dict")
 _Method = Callable[[Any], Any]
 
 
 class Hooks:
-    """The hooks of a trainer, and what they have to do with its loop."""
+    """The hooks of a trainer: calls them, and keeps their states and their requests to stop."""
 
     def __init__(self) -> None:
         self.stopped_by: str | None = None  # a sentence: which hook asked to stop, and why
         self._chores: dict[str, list[_Method]] = {event: [] for event in EVENTS}
         self._hooks: dict[str, Any] = {}  # by name
         self._listening: dict[str, list[tuple[str, _Method]]] = {event: [] for event in EVENTS}
-        self._states: State = {}  # the last ones, also of hooks that are not here (yet)
-        self.lenient = False  # whether a hook that cannot give its state keeps its last one, without an error
+        self._states: State = {}  # the latest states, including those of hooks that are not attached (yet)
+        self.lenient = False  # whether a hook whose ``state_dict`` fails keeps its previous state, without an error
 
     def attach(self, chores: Iterable[object], hooks: Iterable[object]) -> None:
         """Takes the hooks of one call of ``train``. Those that are new take over the states of their namesakes."""
@@ -150,14 +150,14 @@ class Hooks:
             raise HookError(f"the hook {name} failed in {event}: {described(error)}") from error
 
     def _take(self, name: str, event: str, answer: object) -> None:
-        """A hook has answered that it wants to stop."""
+        """Records that a hook asked to stop."""
         if event not in STOPPING or not isinstance(answer, str):
             expected = "None, or a text, the reason to stop" if event in STOPPING else "None"
             raise HookError(f"the hook {name} returned {shown(answer)} from {event}, which must return {expected}")
         self.stopped_by = self.stopped_by or f"the hook {name} asked to stop: {one_line(answer)}"
 
     def emit_fault(self, error: BaseException) -> None:
-        """``on_fault``, whose own failure must not replace the error."""
+        """Calls ``on_fault``; a failure there must not replace the error."""
         try:
             self.emit("on_fault", error)
         except HookError as failure:
@@ -181,7 +181,7 @@ class Hooks:
 
 def require_hooks(hooks: Iterable[object]) -> list[object]:
     """The hooks as a list, or an error that names what is wrong with one."""
-    if not isinstance(hooks, Iterable):
+    if not isinstance(hooks, Iterable) or isinstance(hooks, str):
         raise ConfigError(f"callbacks must be a list of hooks, not {shown(hooks)}")
     given = list(hooks)
     for hook in given:

@@ -71,7 +71,7 @@ def policy_of(
 
 
 def recorded_agent(checkpoint: Path) -> tuple[dict[str, Any], ObservationSpec]:
-    """The unchecked config of a checkpoint, and what the observations were taken for when it was written."""
+    """The unchecked config of a checkpoint, and the observation spec that it was written with."""
     agent = load_checkpoint(checkpoint, ("agent",)).parts["agent"]
     with fitting(f"the checkpoint {checkpoint}"):
         return dict(agent["config"]), SpaceSpec.from_json(agent["spaces"]).observation

@@ -9,6 +9,7 @@ import numpy as np
 
 from rl_training.algorithms.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rl_training.data import RolloutBuffer
+from rl_training.data.rollout_buffer import RolloutBlock
 from rl_training.data.segments import ReadBlock, Snapshot
 from rl_training.errors import DivergenceError
 from rl_training.runtime.cadence import Due, PhaseTimer
@@ -82,7 +83,7 @@ class Learner(ABC):
         return {"rest": {}, "rings": {}}
 
     def load_replay(self, state: State | None, env_steps: int, read: ReadBlock) -> None:
-        """Restores the stored experience, whose blocks ``read`` gives; None if the checkpoint does not have it."""
+        """Restores the stored experience, reading its blocks with ``read``; ``state`` is None if the checkpoint has none."""
         return
 
 
@@ -98,7 +99,7 @@ class OffPolicyLearner(Learner):
         self._num_envs = num_envs
         self._learn_from = algorithm.config.learning_starts
         self._due = Due(algorithm.config.train_freq)
-        self._priorities: Array | None = None  # the new ones of the last update, if they are used
+        self._priorities: Array | None = None  # new priorities from the last update, if replay is prioritised
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -148,7 +149,7 @@ class OffPolicyLearner(Learner):
         except ValueError as error:
             if np.isfinite(priorities).all():
                 raise
-            raise DivergenceError("the errors that prioritise the replay are not finite") from error
+            raise DivergenceError("the TD errors that the replay takes as priorities are not finite") from error
 
     def compile(self) -> None:
         self.algorithm.compile(self.replay.example())
@@ -185,6 +186,7 @@ class OffPolicyLearner(Learner):
             self._learn_from = env_steps + self.algorithm.config.learning_starts
         else:
             self.replay.load_snapshot(state, read)
+        self.replay.check(self.algorithm.policy.spec)
 
 
 class OnPolicyLearner(Learner):
@@ -213,7 +215,7 @@ class OnPolicyLearner(Learner):
         self.rollout.add(collected.step, collected.carry, collected.next_carry, collected.action_mask)
         self._timer.lap("rest")
 
-    def add_block(self, block: Any, seen: Step | None, first: int) -> None:
+    def add_block(self, block: RolloutBlock, seen: Step | None, first: int) -> None:
         self.rollout.add_block(block, first)
         self._timer.lap("rest")
 
@@ -237,6 +239,7 @@ class OnPolicyLearner(Learner):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.rollout.load_state_dict(state["rollout"])
+        self.rollout.check(self.algorithm.policy.spec.action)
 
 
 def make_learner(algorithm: Algorithm[Any, Any], num_envs: int, timer: PhaseTimer) -> Learner:

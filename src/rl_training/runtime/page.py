@@ -26,6 +26,7 @@ h1{font-size:1.5rem;margin:.5rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
 h3{font-size:1rem;margin:0 0 .3rem;font-weight:600}
 p{margin:.3rem 0}.soft{color:var(--soft)}code{font-family:ui-monospace,monospace;font-size:.9em;overflow-wrap:anywhere}
 pre{background:var(--panel);border:1px solid var(--edge);border-radius:6px;padding:.6rem;white-space:pre-wrap;margin:.5rem 0}
+pre{overflow-x:auto}pre span{white-space:nowrap}
 dl.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.6rem;margin:1rem 0}
 dl.facts div{background:var(--panel);border:1px solid var(--edge);border-radius:6px;padding:.5rem .7rem}
 dt{color:var(--soft);font-size:.85rem}dd{margin:0;font-size:1.25rem;font-weight:600}dd small{font-size:.8rem;font-weight:400}
@@ -90,13 +91,19 @@ def write_page(text: str, output: Path) -> None:
     try:
         replace_text(output, text)
     except CheckpointError as error:
-        raise ConfigError(f"cannot write the report {output}: {error.__cause__}") from error
+        raise ConfigError(f"cannot write the report {output}: {getattr(error.__cause__, 'strerror', error)}") from error
 
 
 def facts(values: Iterable[tuple[str, str]]) -> str:
     """Figures at a glance: names, and values as HTML."""
     shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in values)
     return f'<dl class="facts">{shown}</dl>'
+
+
+def shell(command: str) -> str:
+    """A command to copy. It is broken between its words only, not after the hyphens of its options."""
+    words = " ".join(f"<span>{escape(word)}</span>" for word in command.split(" "))
+    return f"<pre><code>{words}</code></pre>"
 
 
 def curves(title: str, lines: Sequence[Line], marks: Sequence[Mark] = (), level: int = 0, x_name: str = STEPS) -> str:

@@ -1,7 +1,7 @@
 """Connecting to Ray, which runs work on other cores and machines, and leaving it.
 
-Ray's processes listen on all interfaces of a machine, so an instance of ours always asks for a token: the user's, if there is
-one, or else one that is drawn for this process and never written to a file.
+Ray's processes listen on all interfaces of a machine, so an instance that we start always requires a token: the user's, if
+there is one, or else one that is drawn for this process and never written to a file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 from rl_training.errors import ConfigError, MissingExtraError, one_line
 
-#: The settings of an instance of ours: no dashboard, nothing on our standard output, no statistics for Ray's makers.
+#: The settings of an instance that we start: no dashboard, nothing on our standard output, no statistics for Ray's makers.
 QUIET: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
-#: In place of an address: an instance of ours on this machine.
+#: In place of an address: start an instance on this machine.
 LOCAL = "local"
 #: Seconds after which an address is taken to be wrong.
 PATIENCE = 5.0

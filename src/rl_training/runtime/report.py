@@ -22,7 +22,19 @@ from rl_training.experiment.overview import step_of
 from rl_training.experiment.trust import Trust
 from rl_training.runtime.cadence import PhaseTimer
 from rl_training.runtime.comparison import compared
-from rl_training.runtime.page import MOST_ROWS, charts, curves, facts, figure, page, section, table, wide_table, write_page
+from rl_training.runtime.page import (
+    MOST_ROWS,
+    charts,
+    curves,
+    facts,
+    figure,
+    page,
+    section,
+    shell,
+    table,
+    wide_table,
+    write_page,
+)
 from rl_training.runtime.svg import Bar, Line, Mark, bar_chart, histogram, number
 
 #: The subjects of training metrics, by a part of their names; the first that fits is used.
@@ -125,11 +137,7 @@ def _commands(run: Path, about: dict[str, Any]) -> str:
         *((f"Settings were changed at step {entry.get('step')} with", entry.get("command")) for entry in changed),
         ("To repeat it exactly, with the same versions:", None if changed else repeat),
     ]
-    return "".join(
-        f"<p>{escape(text)}</p><pre><code>{escape(command)}</code></pre>"
-        for text, command in shown
-        if isinstance(command, str)
-    )
+    return "".join(f"<p>{escape(text)}</p>{shell(command)}" for text, command in shown if isinstance(command, str))
 
 
 def _duration(seconds: float) -> str:

@@ -47,18 +47,19 @@ class RunLog:
                 self._files[key] = LogFile(training.run_dir / name, keep_bytes=self._bytes[key])
 
     def on_episode(self, episode: Episode) -> None:
+        if not self._files:
+            return
         now = self._seconds
         seconds, self._begun[episode.env_index] = now - self._begun.get(episode.env_index, 0.0), now
-        if self._files:
-            values = {
-                "env": episode.env_index,
-                "episode": episode.number,
-                "return": episode.episode_return,
-                "length": episode.length,
-                **{key if key == "is_success" else f"info/{key}": value for key, value in episode.info.items()},
-                "time/seconds": round(seconds, 4),
-            }
-            self._files["episodes_bytes"].write("episode", self._trainer.env_steps, values)
+        values = {
+            "env": episode.env_index,
+            "episode": episode.number,
+            "return": episode.episode_return,
+            "length": episode.length,
+            **{key if key == "is_success" else f"info/{key}": value for key, value in episode.info.items()},
+            "time/seconds": round(seconds, 4),
+        }
+        self._files["episodes_bytes"].write("episode", self._trainer.env_steps, values)
 
     def on_update(self, metrics: Mapping[str, float]) -> None:
         self._write("train", metrics)
@@ -67,7 +68,7 @@ class RunLog:
         self._write("eval", {**result.summary(), **self.time_metrics(self._trainer.env_steps)})
 
     def write_changes(self, settings: Mapping[str, Any]) -> None:
-        """Settings of a resumed run that are others than before."""
+        """Logs the settings that changed when the run was resumed."""
         self._write("change", {**settings, **self.time_metrics(self._trainer.env_steps)})
 
     def _write(self, kind: str, metrics: Mapping[str, Any]) -> None:
@@ -113,6 +114,6 @@ class RunLog:
         self._bytes = {key: info.get(key, 0) for key in FILES}
         seconds = info.get("time/seconds", 0.0)
         self._earlier = {phase: info.get(f"time/{phase}_seconds", 0.0) for phase in PhaseTimer.PHASES}
-        self._earlier["rest"] = seconds - (sum(self._earlier.values()) - self._earlier["rest"])  # also all that is not known
+        self._earlier["rest"] = seconds - (sum(self._earlier.values()) - self._earlier["rest"])  # and unknown phases
         self._begun = dict(enumerate(info.get("episodes_begun", [seconds] * self._trainer.config.num_envs)))
         self._earlier_cpu_seconds = info.get("time/cpu_seconds", 0.0)

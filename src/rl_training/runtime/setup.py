@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
+from rl_training.algorithms.pixels import PixelConfig
 from rl_training.data.memory import require_memory
 from rl_training.envs.factory import AnyVectorEnv, EnvFactory, GivenEnv, RegisteredEnv
 from rl_training.envs.final_info import SUCCESS
@@ -22,7 +23,7 @@ from rl_training.types import ObservationSpec, SpaceSpec
 
 #: More threads than this, and than twice the processors, are a mistake: starting them could end the process.
 MOST_THREADS = 512
-#: What an environment, a worker process and an evaluated episode take at the least. Most environments take far more.
+#: The least memory that an environment, a worker process and an evaluated episode take. Most environments take far more.
 BYTES_PER_ENV = 4_000
 BYTES_PER_WORKER = 40_000_000
 BYTES_PER_EPISODE = 16
@@ -38,8 +39,8 @@ def make_pool(
     first: int = 0,
     recorded: ObservationSpec | None = None,
 ) -> EnvPool:
-    """A pool of the environments in a config, or of those that the factory makes. ``recorded`` is what a checkpoint takes
-    their observations for, ``first`` the place of the first environment in the whole run."""
+    """A pool of the environments in a config, or of those that the factory makes. ``recorded`` is the
+    observation spec of a checkpoint, ``first`` the index of the pool's first environment in the run."""
     if factory is None and config.env_from_python:
         raise ConfigError(
             f"this agent was trained on {config.env_id}, an environment that was passed from Python; pass it again as env="
@@ -130,7 +131,8 @@ def _require_resources(config: TrainConfig, num_envs: int, workers: str) -> None
 
 def _require_shift_fits(config: TrainConfig, spec: SpaceSpec) -> None:
     """Images are shifted by up to ``shift_pad`` pixels: if that is not less than a side, nothing of one may be left."""
-    pad = getattr(config.algo_kwargs, "shift_pad", 0)
+    settings = config.algo_kwargs
+    pad = settings.shift_pad if isinstance(settings, PixelConfig) else 0
     for image in spec.observation.images:
         side = min(image.shape[1:])
         if pad >= side:

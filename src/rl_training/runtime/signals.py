@@ -102,7 +102,7 @@ class StopRequest:
         self._tell_thread(number)
 
     def _on_interruption(self, number: int, frame: FrameType | None) -> None:
-        """Breaks off the call that is under way, if the thread has asked for it: somebody else may send this signal too."""
+        """Breaks off the call that is under way, but only if the thread asked for it: other code may send this signal too."""
         if self._interrupting:
             assert self._stoppable is not None
             self._interrupting = False
@@ -114,7 +114,7 @@ class StopRequest:
         if self._thread is not None and self._owns_process:
             self._tell_thread(number)  # which ends the process
         else:
-            self._interrupting = False  # whoever asks twice wants the signal's own effect
+            self._interrupting = False  # a second signal has its usual effect
             for handled in SIGNALS:
                 signal.signal(handled, self._previous[handled])
             if self._stoppable is not None:

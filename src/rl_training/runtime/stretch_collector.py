@@ -1,4 +1,4 @@
-"""A collector that plays stretches of steps with the same weights, wherever it runs: here, in a process, on another machine.
+"""A collector that plays stretches of steps with the same weights, in this process, in another or on another machine.
 
 It owns its environments, a copy of the policy, its carry, its recorder and its random stream. All of these are in the state
 that goes with every answer, so that a collector which is made from that state elsewhere continues exactly.
@@ -19,6 +19,7 @@ import torch
 
 from rl_training import errors
 from rl_training.algorithms.base import OffPolicyAlgorithm, init_generator
+from rl_training.algorithms.config import OffPolicyConfig
 from rl_training.algorithms.epsilon_greedy import EpsilonPolicy
 from rl_training.algorithms.policy import Policy
 from rl_training.data.acting_values import HeldStep
@@ -48,7 +49,7 @@ class Place(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The place of its first environment among all."""
+        """The index of its first environment in the run."""
         return self.number * self.envs
 
     @property
@@ -58,7 +59,7 @@ class Place(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """All that a collector is made of."""
+    """Everything needed to create a collector."""
 
     config: TrainConfig
     factory: EnvFactory | None
@@ -83,12 +84,12 @@ class Setup(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A stretch to be played: from which step of the run on, and with which weights."""
+    """A request for a stretch: the step of the run at which it starts, its length and its weights."""
 
     env_steps: int
     steps: int
     version: int  # number of the weights
-    weights: bytes | None  # as ``packed_weights`` made them; None: the collector has them
+    weights: bytes | None  # from ``packed_weights``; None: the collector already has them
 
 
 class Answer(NamedTuple):
@@ -102,19 +103,19 @@ class Answer(NamedTuple):
 
 
 def packed_weights(policy: Policy) -> bytes:
-    """The weights of a policy as they are now."""
+    """The current weights of a policy, as safetensors."""
     return safetensors.numpy.save(  # type: ignore[no-any-return]
         {name: value.cpu().numpy() for name, value in policy.network.state_dict().items()}
     )
 
 
 def packed_state(state: State | bytes) -> bytes:
-    """The state of a collector for another process of this run. The trainer seldom needs what is in it."""
+    """A collector's state as bytes for another process. The trainer seldom has to unpack it."""
     return state if isinstance(state, bytes) else pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
 
 
 def unpacked_state(state: State | bytes) -> State:
-    """The state itself."""
+    """The inverse of ``packed_state``."""
     return cloudpickle.loads(state) if isinstance(state, bytes) else state
 
 
@@ -143,6 +144,7 @@ class StretchCollector:
         if self._held is not None:
             assert isinstance(policy, EpsilonPolicy)
             policy.passes_q_values = True
+        self._weights = policy.network.state_dict()  # shares the network's memory
         self._version = -1
 
     def start(self, state: State | bytes | None) -> list[int]:
@@ -155,6 +157,7 @@ class StretchCollector:
         diverged = self._collector.load_state_dict(state)
         if self._recorder is not None:
             self._recorder.load_state_dict(state["recorder"])
+            self._recorder.check(self._policy.spec)
             if self._held is not None:
                 self._held.load_state_dict(state["held"])
             for env in diverged:
@@ -166,8 +169,8 @@ class StretchCollector:
     def play(self, call: Call) -> Answer:
         """Plays a stretch."""
         if call.weights is not None and call.version != self._version:
-            weights = safetensors.numpy.load(call.weights)
-            self._policy.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in weights.items()})
+            for name, value in safetensors.numpy.load(call.weights).items():
+                self._weights[name].copy_(torch.from_numpy(value))
             self._version = call.version
         items: list[Any] = []
         steps: list[Step] = []
@@ -190,7 +193,7 @@ class StretchCollector:
         return Answer(self._make_block(items, self._channels) if items else None, seen, count, episodes, self.state_dict())
 
     def _record(self, step: Step, collected: Collected) -> Any:
-        """The items that this step completes, or with initial priorities the one before it; None if there are none."""
+        """The items that this step completes (with actor priorities, those of the step before); None if there are none."""
         assert self._recorder is not None
         if self._held is None:
             return self._recorder.record(step, collected.carry)
@@ -216,7 +219,7 @@ class Reply(NamedTuple):
     answer: Answer | None
     diverged: list[int]
     warnings: list[str]
-    arithmetic: str | None  # with the first answer: how this CPU rounds
+    arithmetic: str | None  # only in the first reply: a hash of how this CPU rounds
     error: dict[str, Any] | None
 
 
@@ -264,7 +267,8 @@ class CollectorServer:
 
 def frame_channels(config: TrainConfig, spec: SpaceSpec) -> int | None:
     """The channels of one frame, if observations are stacks of frames."""
-    stack = getattr(config.algo_kwargs, "frame_stack", 1)
+    settings = config.algo_kwargs
+    stack = settings.frame_stack if isinstance(settings, OffPolicyConfig) else 1
     return spec.observation.shape[0] // stack if spec.observation.kind == "image" and stack > 1 else None
 
 
@@ -294,7 +298,7 @@ def raise_again(data: dict[str, Any]) -> None:
 
 
 def arithmetic() -> str:
-    """A hash of what this CPU computes in a fixed pass through a small network. Only CPUs that round alike give the same."""
+    """A hash of what this CPU computes in a fixed pass through a small network. It is the same for CPUs that round alike."""
     generator = torch.Generator().manual_seed(0)
     x, first, second = (torch.rand(shape, generator=generator) for shape in ((4, 64), (64, 64), (64, 8)))
     with torch.no_grad(), cpu_threads(1):

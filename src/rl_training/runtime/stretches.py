@@ -1,7 +1,7 @@
 """Collecting in stretches: every collector plays several steps with the same weights, here or elsewhere.
 
-The trainer is the only owner of truth. It keeps the state of each collector after the last stretch that it has taken in. If a
-collector dies, a new one starts from that state with the same weights and the same call, so its death leaves no trace.
+The trainer holds the authoritative state: that of each collector after the last stretch that was learned from. If a collector
+dies, a new one starts from that state with the same weights and the same call, so its death leaves no trace.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from rl_training.runtime.signals import StopRequest
 from rl_training.runtime.stretch_collector import Answer, Call, packed_weights, unpacked_state
 from rl_training.types import State
 
-#: A collector that dies more often than this in one stretch would die for ever.
+#: If a collector dies more often than this in one stretch, restarting it does not help, and the run ends.
 MOST_DEATHS = 3
-#: The weights of how many stretches the statistics are about.
+#: The number of recent stretches in the statistics of how old their weights were.
 RECENT_STRETCHES = 100
-#: Seconds between two looks at whether the run is to be stopped.
+#: Seconds between two checks for a request to stop.
 TICK = 0.1
 
 
@@ -51,7 +51,7 @@ class Stretches:
         self._config, self._handles, self._timer = config, handles, timer
         self._learned = policy
         self._copy = None if on_cpu(policy.network) else acting_copy(policy)
-        self._states: list[State | bytes | None] = [None] * len(handles)  # acknowledged
+        self._states: list[State | bytes | None] = [None] * len(handles)  # after the last stretch that was taken in
         self._calls: list[Call | None] = [None] * len(handles)  # that are not answered yet
         self._deaths = [0] * len(handles)  # in the stretch under way
         self._weights = b""  # the weights of the last broadcast
@@ -59,8 +59,8 @@ class Stretches:
         self._turn = 0
         self._behind = 0  # stretches since the last broadcast
         self._started = False
-        self._failed = False  # whether the last stretch was not taken in
-        self._again = False  # whether the next stretch is one that was asked for before, with the weights of then
+        self._failed = False  # whether the last ``advance`` did not finish
+        self._again = False  # whether the next stretch repeats one that was interrupted, with the same weights
         self._learned_updates = 0  # updates that the learner has made
         self._updates = 0  # ... and had made at the last broadcast
         self._made_at = [0] * len(handles)  # ... and at the one whose weights the call of each collector has
@@ -82,10 +82,10 @@ class Stretches:
         return [handle.pool for handle in self._handles if isinstance(handle, InlineHandle)]
 
     def start(self) -> None:
-        """The collectors start when they are first asked."""
+        """Does nothing: a collector starts with its first call."""
 
     def refresh(self) -> None:
-        """The weights of the learner are taken with the next call."""
+        """Does nothing: the next call sends the learner's weights."""
 
     def advance(self, env_steps: int, learner: Learner, stop: StopRequest) -> tuple[int, list[Episode]]:
         """Takes in a stretch of every collector, or in free mode of one. Returns the number of steps, and the episodes that
@@ -111,8 +111,8 @@ class Stretches:
         return count, episodes
 
     def time_metrics(self) -> dict[str, float]:
-        """By how many updates the weights of the last stretches were behind the learner's when they were taken in, how often
-        collectors were started again, and the share of time in which the trainer waited for them."""
+        """How many updates old the weights of recent stretches were, how often collectors were restarted, and the share of
+        time that the trainer waited for them."""
         metrics: dict[str, float] = {"time/collector_restarts": self.restarts}
         metrics["time/waiting_share"] = round(self._timer.seconds["waiting"] / max(self._timer.total, 1e-9), 4)
         if self._lags:
@@ -130,7 +130,7 @@ class Stretches:
     # ----------------------------------------------------------------------------------------- asking and waiting
 
     def _ask_all(self, env_steps: int) -> None:
-        """Asks all collectors that have nothing to do, with the weights of now, if a broadcast is due."""
+        """Calls all idle collectors, with the current weights if a broadcast is due."""
         idle = [number for number, call in enumerate(self._calls) if call is None]
         if not idle:
             return
@@ -159,7 +159,7 @@ class Stretches:
         return {number: answers[number] for number in sorted(answers)}
 
     def _first_answer(self, stop: StopRequest) -> dict[int, Answer]:
-        """The answer of a collector whose turn is as far ahead as possible."""
+        """One answer; if there are several, that of the collector whose turn it is."""
         while True:
             turns = [(self._turn + k) % len(self._handles) for k in range(len(self._handles))]
             for number, answer in self._answers(turns, stop, most=1).items():
@@ -167,14 +167,14 @@ class Stretches:
                 return {number: answer}
 
     def _answers(self, numbers: Sequence[int], stop: StopRequest, most: int | None = None) -> dict[int, Answer]:
-        """The answers that there are now, or soon."""
+        """The answers that arrive within ``TICK`` seconds."""
         handles = [self._handles[number] for number in numbers]
         if not isinstance(handles[0], InlineHandle):
             self._timer.lap("rest")
             type(handles[0]).wait(handles, TICK)
             self._timer.lap("waiting")
             if stop:
-                raise StepInterrupted  # what is under way is played again when the run is resumed
+                raise StepInterrupted  # stretches under way are repeated when the run is resumed
         answers: dict[int, Answer] = {}
         for number in numbers:
             answer = self._answer(number, stop)
@@ -189,7 +189,7 @@ class Stretches:
             return self._handles[number].answer()
         except CollectorLost as lost:
             if stop:
-                raise StepInterrupted from lost  # by the same signal
+                raise StepInterrupted from lost  # probably killed by the same signal
             self._restart(number, lost)
             return None
 
@@ -210,20 +210,20 @@ class Stretches:
     # ------------------------------------------------------------------------------------------------- state
 
     def recover(self) -> list[int]:
-        """After a fault, lets all collectors start again from what was taken in."""
+        """After a fault, restarts all collectors from the last stretch that was taken in."""
         if self._failed and self._started and any(call is not None for call in self._calls):
             self._again = self._keeps_weights()
             self._let_go()
         return []
 
     def _let_go(self) -> None:
-        """Forgets what is under way: the collectors start again when they are next asked."""
+        """Drops the calls under way; collectors are restarted at the next call."""
         self._calls = [None] * len(self._handles)
         self._deaths = [0] * len(self._handles)
         self._started = False
 
     def _keeps_weights(self) -> bool:
-        """Whether what is under way was asked for with weights that the learner may no longer have."""
+        """Whether calls under way use weights that the learner may have replaced since."""
         return self._config.mode != "free" and any(call is not None for call in self._calls)
 
     def state_dict(self) -> State:
@@ -231,7 +231,7 @@ class Stretches:
         keeps = again or (self._behind != 0 and self._config.mode != "free")
         return {
             "states": [None if state is None else unpacked_state(state) for state in self._states],
-            "weights": dict(sorted(safetensors.numpy.load(self._weights).items())) if keeps else None,  # in no order there
+            "weights": dict(sorted(safetensors.numpy.load(self._weights).items())) if keeps else None,  # to fix their order
             "behind": self._behind,
             "again": again,
         }

@@ -18,6 +18,8 @@ LEFT, RIGHT, TOP, BOTTOM = 76, 12, 12, 48
 MOST_POINTS, FEW_POINTS = 300, 60
 COLORS = 8  # classes c0 to c7
 STEPS = "environment steps"
+#: The width of a digit in the largest font of a page.
+WIDEST = 11
 #: Bar charts: the height of a row, the width of the column of names, and the longest name beside a bar.
 ROW, NAMES, LONGEST_NAME = 26, 200, 18
 
@@ -110,8 +112,9 @@ class Axes:
             self.parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
             self.parts.append(text(LEFT - 6, y + 4, number(tick), "end"))
         for tick in ticks(*self.x):
-            x, _ = self.at(tick, self.y[0])
-            self.parts.append(text(x, HEIGHT - BOTTOM + 20, number(tick), "middle"))
+            (x, _), words = self.at(tick, self.y[0]), number(tick)
+            inside = x + WIDEST * len(words) / 2 <= WIDTH
+            self.parts.append(text(x if inside else WIDTH, HEIGHT - BOTTOM + 20, words, "middle" if inside else "end"))
         self.parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, x_name, "middle"))
 
 
@@ -224,28 +227,30 @@ def text(x: float, y: float, words: str, anchor: str = "start", *, strong: bool 
 
 
 def standalone(title: str, panels: Sequence[tuple[str, Sequence[Line]]], columns: int = 2, x_name: str = STEPS) -> str:
-    """Panels of curves as an SVG file, each with its name above and the names of its curves below."""
+    """Panels of curves as an SVG file, each with its name above and the names of its curves below. Panels side by side have
+    larger words, because a page shows them smaller."""
     parts, top = [], 0.0
+    size, between, longest = (12, 18, 90) if columns == 1 else (18, 25, 55)
     for first in range(0, len(panels), columns):
         row = panels[first : first + columns]
-        for k, (name, lines) in enumerate(row):
-            legend = "".join(_legend_entry(line, number, HEIGHT + 40) for number, line in enumerate(lines))
+        for column, (name, lines) in enumerate(row):
+            legend = "".join(_legend_entry(line, k, HEIGHT + 46 + between * k) for k, line in enumerate(lines))
             inside = [
-                text(LEFT, 16, name, strong=True),
+                text(LEFT, 16, shortened(name, longest), strong=True),
                 f'<g transform="translate(0 20)">{"".join(line_axes(lines, x_name=x_name).parts)}</g>',
             ]
-            parts.append(f'<g transform="translate({k * (WIDTH + 20)} {top:g})">{"".join(inside)}{legend}</g>')
-        top += HEIGHT + 50 + 18 * max(len(lines) for _, lines in row)
+            parts.append(f'<g transform="translate({column * (WIDTH + 20)} {top:g})">{"".join(inside)}{legend}</g>')
+        top += HEIGHT + 50 + between * max(len(lines) for _, lines in row)
     width = columns * (WIDTH + 20)
     named = f'role="img" aria-label="{escape(title)}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top:g}" width="{width}" height="{top:g}" {named}>'
     back = f'<rect width="{width}" height="{top:g}" fill="var(--back)"/>'
-    return f"{head}<title>{escape(title)}</title><style>{CHART_STYLE}</style>{back}{''.join(parts)}</svg>\n"
+    style = f"{CHART_STYLE}svg text{{font-size:{size}px}}"
+    return f"{head}<title>{escape(title)}</title><style>{style}</style>{back}{''.join(parts)}</svg>\n"
 
 
-def _legend_entry(line: Line, k: int, top: float) -> str:
+def _legend_entry(line: Line, k: int, y: float) -> str:
     color, style = f"c{(k if line.color is None else line.color) % COLORS}", " dashed" if line.dashed else ""
-    y = top + 18 * k
     drawn = f'<line class="line {color}{style}" x1="{LEFT}" x2="{LEFT + 28}" y1="{y - 4:g}" y2="{y - 4:g}"/>'
     return drawn + text(LEFT + 36, y, line.label)
 

@@ -61,7 +61,7 @@ class Trainer:
         progress: Progress | None = None,
         recorded: ObservationSpec | None = None,
     ) -> None:
-        """``recorded`` is what a checkpoint takes the observations for."""
+        """``recorded`` is the observation spec of a checkpoint, which takes precedence over the environment's."""
         self.config = config
         self.run = run
         self.progress = progress or Progress()
@@ -123,7 +123,7 @@ class Trainer:
         return None
 
     def require_room_to_save(self) -> None:
-        """Checks that the replay fits into memory with what a checkpoint, written while training continues, copies of it."""
+        """Checks that memory holds the replay and the part of it that a checkpoint in the background copies."""
         if self.learner.separate_replay and self.config.checkpoint.replay_every:
             require_memory(
                 self.learner.nbytes + self.learner.snapshot_nbytes,
@@ -131,8 +131,6 @@ class Trainer:
                 "lower algo_kwargs.buffer_size, or set checkpoint.replay_every: 0 and resume with an empty replay",
                 self._free_at_first,
             )
-
-    # ---------------------------------------------------------------------------------------------- the loop
 
     def train(
         self,
@@ -142,8 +140,8 @@ class Trainer:
         owns_process: bool = False,
         callbacks: Sequence[object] = (),
     ) -> TrainResult:
-        """Continues to this many env steps in all (default: as configured), then evaluates. A second signal ends a process
-        that it owns."""
+        """Trains until the run has ``total_timesteps`` env steps (default: as configured), then evaluates. If the run
+        ``owns_process``, a second signal ends the process."""
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
         stop = StopRequest(self._stopping, owns_process=owns_process)
         chores = (self.episodes, self.evaluations, self.log, self.progress, self.checkpoints)
@@ -235,7 +233,8 @@ class Trainer:
         """Logging, evaluation and checkpoints that are due between two steps."""
         if self.due["log"].settle():
             self.divergence.check()
-            self.hooks.emit("on_update", {**self.train_metrics(), **self.log.time_metrics(self.env_steps)})
+            if self.run is not None or self.hooks.listens("on_update"):
+                self.hooks.emit("on_update", {**self.train_metrics(), **self.log.time_metrics(self.env_steps)})
         if self.due["eval"].count():
             episodes = self.evaluations.episodes_during(self.env_steps, self.config.num_envs, self.episodes)
             longest = self.evaluations.longest_episode(self.env_steps)
@@ -278,7 +277,7 @@ class Trainer:
         return result
 
     def _make_eval_pool(self) -> EnvPool:
-        """Creating environments may hang as their steps may."""
+        """Creates the pool under a boundary, because creating environments may hang, as their steps may."""
         try:
             self.creating.enter()
             envs = self.config.eval.num_envs

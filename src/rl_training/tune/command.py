@@ -32,7 +32,7 @@ from rl_training.experiment.config import RANGES, apply_overrides, load_config_f
 from rl_training.experiment.files import replace_text
 from rl_training.experiment.lock import Lock
 from rl_training.tune.report import write_tune_report
-from rl_training.tune.search import CONFIRMED, FRESH_SEEDS, SEARCH_SEEDS, Plan, Search, final_scores
+from rl_training.tune.search import CONFIRMED, FRESH_SEEDS, MOST_SEEDS, SEARCH_SEEDS, Plan, Search, final_scores
 from rl_training.tune.space import make_space, with_values
 from rl_training.tune.study import STUDY_FILE, Study, require_optuna
 
@@ -62,9 +62,9 @@ def make_plan(
     ranges = data.pop(RANGES, None)
     base = {key: value for key, value in apply_overrides(data, set_values).items() if key not in OF_A_RUN}
     resolved = resolve_config(base)
-    if seeds > FRESH_SEEDS - SEARCH_SEEDS:
+    if seeds > MOST_SEEDS:
         raise ConfigError(
-            f"--seeds can be up to {FRESH_SEEDS - SEARCH_SEEDS}, because the seeds after that confirm the result"
+            f"--seeds can be up to {MOST_SEEDS}, because the final and the confirmation need the seeds after that"
         )
     if pruner != "none" and not resolved.eval.interval:
         raise ConfigError(

@@ -6,13 +6,12 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.experiment.config import resolve_config
 from rl_training.experiment.curves import RETURN, flat, read_curves
-from rl_training.runtime.page import broad, curves, facts, figure, page, section, table, wide_table, write_page
+from rl_training.runtime.page import broad, curves, facts, figure, page, section, shell, table, wide_table, write_page
 from rl_training.runtime.svg import Bar, Line, Route, Scale, bar_chart, number, parallel_chart
 from rl_training.tune.search import Plan
 from rl_training.tune.space import GROUP, Range
@@ -52,7 +51,7 @@ def _headline(plan: Plan, results: Mapping[str, Any]) -> str:
     ended = f"<small>{count['complete']} completed, {count['pruned']} pruned, {count['fail']} failed</small>"
     shown.append(("trials", f"{sum(count.values())} {ended}"))
     train = f"rl-training train --config {plan.folder / 'best.yaml'}"
-    return f"{facts(shown)}<p>To train with what was found:</p><pre><code>{escape(train)}</code></pre>"
+    return f"{facts(shown)}<p>To train with what was found:</p>{shell(train)}"
 
 
 def _settings(plan: Plan, results: Mapping[str, Any]) -> str:

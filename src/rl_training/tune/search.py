@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SEARCH_SEEDS, FRESH_SEEDS = 100, 200
 #: Further runs of each finalist: the best of many trials on one seed or two is often only the luckiest.
 FINAL_RUNS = 3
+#: With more seeds for the search, those of the final would be among the fresh ones.
+MOST_SEEDS = FRESH_SEEDS - SEARCH_SEEDS - FINAL_RUNS
 #: Evaluations in this last part of training count for the score, besides the one after it.
 LAST_PART = 0.25
 #: Trials that may fail before one is completed; then the fault is not in the settings.
@@ -116,7 +118,7 @@ class Search:
         return False
 
     def _start(self, trial: optuna.Trial) -> bool:
-        """Starts a trial, or goes on with it. Settings that no config can have together end it at once."""
+        """Starts a trial, or continues it. Settings that no config can have together end it at once."""
         values = self._study.values_of(trial)
         try:
             resolve_config(with_values(self._plan.base, values))

@@ -1,7 +1,7 @@
 """The trials of a tune, which Optuna keeps in an SQLite file: what was tried, what it reached, and what to try next.
 
 Only the process that holds the lock of the directory writes the file, so a trial that is found running was left by a tune
-that was killed. With one job at a time, a tune that is killed and goes on tries the same settings as one that is not.
+that was killed. With one job at a time, a tune that is killed and continued tries the same settings as one that is not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def require_optuna() -> None:
 
 
 class Study:
-    """The trials in a directory. ``made_from`` is what must be the same when a tune goes on."""
+    """The trials in a directory. ``made_from`` is what must be the same when a tune is continued."""
 
     def __init__(
         self, folder: Path, space: Space, made_from: Mapping[str, Any], pruner: str, evaluations: int, runs: int
@@ -57,8 +57,9 @@ class Study:
                     pruner=_make_pruner(pruner, evaluations, runs),
                 )
         except Exception as error:  # SQLite, SQLAlchemy, Alembic and Optuna have their own
+            cause = getattr(error, "orig", error)  # SQLAlchemy puts its query and an address around what SQLite says
             raise ConfigError(
-                f"{self.file} is not a study that can be read ({described(error)}); choose another --output-dir"
+                f"{self.file} is not a study that can be read ({described(cause)}); choose another --output-dir"
             ) from error
         self._require_same(json.loads(json.dumps(made_from)))
 

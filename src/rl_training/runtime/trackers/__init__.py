@@ -28,9 +28,12 @@ from rl_training.runtime.hooks import Training
 from rl_training.runtime.report import page_of
 from rl_training.runtime.result import TrainResult
 
+#: The kinds of records that a tracker gets.
+KINDS = ("train", "eval", "final")
+
 
 class Tracker(Protocol):
-    """A run of a tracker that is open. ``kind`` is train, eval or final, and a record of a kind is known by its step."""
+    """A run of a tracker that is open. ``kind`` is one of ``KINDS``, and a record of a kind is known by its step."""
 
     def log(self, kind: str, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -134,9 +137,10 @@ def identity(run_dir: Path) -> str:
 
 
 def logged_before(run_dir: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """The records of the log as it is when a session begins: kind, step and values."""
+    """The records of the log as it is when a session begins: kind, step and values. Changes of settings are not sent."""
     for record in read_log(run_dir):
-        yield record.pop("kind"), record.pop("step"), record
+        if record["kind"] in KINDS:
+            yield record.pop("kind"), record.pop("step"), record
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:

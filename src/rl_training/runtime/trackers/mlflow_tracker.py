@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
 from rl_training.runtime.hooks import Training
-from rl_training.runtime.trackers import flat, identity, logged_before, numbers
+from rl_training.runtime.trackers import KINDS, flat, identity, logged_before, numbers
 
 TAG = "rl_training.run"
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
@@ -36,7 +36,7 @@ class TrackedRun:
         new = [param for param in settings if param.key not in run.data.params]  # what it has cannot be changed
         for begin in range(0, len(new), MOST_PARAMS):
             client.log_batch(self._id, params=new[begin : begin + MOST_PARAMS])
-        self._last = {kind: self._last_step(f"{kind}/step") for kind in ("train", "eval", "final")}
+        self._last = {kind: self._last_step(f"{kind}/step") for kind in KINDS}
         for kind, step, values in logged_before(training.run_dir):
             self.log(kind, step, values)
 

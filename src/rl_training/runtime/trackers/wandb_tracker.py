@@ -13,9 +13,7 @@ import wandb
 from wandb.proto.wandb_internal_pb2 import Record
 
 from rl_training.runtime.hooks import Training
-from rl_training.runtime.trackers import identity, logged_before, numbers
-
-KINDS = ("train", "eval", "final")
+from rl_training.runtime.trackers import KINDS, identity, logged_before, numbers
 
 
 class TrackedRun:
