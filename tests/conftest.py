@@ -53,7 +53,6 @@ FEW = frozenset({"dqn", "recurrent_ppo", "sac"})
 COSTLY: dict[str, Collection[str]] = {
     **dict.fromkeys(
         (
-            "test_a_process_that_is_killed_leaves_no_trace",
             "test_a_trivial_task_is_learned_from_pictures",
             "test_every_algorithm_is_saved_twice_with_the_same_bytes",
             "test_resume_is_bit_exact_with_every_option",
@@ -66,6 +65,7 @@ COSTLY: dict[str, Collection[str]] = {
         (
             "test_a_full_save_continues_as_the_original",
             "test_a_non_deterministic_environment_causes_a_warning_and_training_continues",
+            "test_a_process_that_is_killed_leaves_no_trace",
             "test_a_resumed_run_is_bit_exact_on_any_space",
             "test_a_run_with_a_fault_is_saved_and_continues_once_it_is_fixed",
             "test_a_schedule_and_its_short_form_are_the_same_run",

@@ -24,6 +24,7 @@ from rl_training.envs.pool import SeededEnvPool
 from rl_training.errors import ConfigError
 from rl_training.runtime.sessions import start_training
 from rl_training.runtime.setup import make_pool
+from rl_training.runtime.trainer import Trainer
 from rl_training.types import ActionSpec, Step
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -170,8 +171,7 @@ def test_a_shift_as_wide_as_the_image_is_refused(capsys: pytest.CaptureFixture[s
     assert_refused(
         capsys, (*TRAIN, f"--set=algo_kwargs.shift_pad={side}"), f"shift_pad ({side})", f"{side} pixels", "lower shift_pad"
     )
-    pool = make_pool(tiny_config("drq", algo_kwargs={"shift_pad": side - 1}), None, "env", 1)
-    pool.close()
+    Trainer(tiny_config("drq", algo_kwargs={"shift_pad": side - 1})).close()
 
 
 def frame_step(number: int, length: int) -> Step:

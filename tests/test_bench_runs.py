@@ -27,7 +27,7 @@ from rl_training.bench.store import load_results
 from rl_training.cli import main
 from rl_training.errors import ConfigError
 from rl_training.experiment.run import step_directories
-from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.evaluation import EvaluationResult, Extent
 
 BENCH = ("bench", "--references", "references.yaml", "--peers-file", "peers.yaml", "--runs", "runs")
 
@@ -141,10 +141,10 @@ def test_the_episodes_that_end_a_race_do_not_confirm_it(monkeypatch: pytest.Monk
     from rl_training.bench.race import EPISODES, HELD, race_ours
     from rl_training.runtime.trainer import Trainer
 
-    def evaluate(self: Trainer, episodes: int, stop: Any = None, **options: Any) -> EvaluationResult:
+    def evaluate(self: Trainer, extent: Extent, stop: Any = None, **options: Any) -> EvaluationResult:
         """The first episodes go well, the others 90 % as well."""
         returns = [500.0] * EPISODES + [450.0] * HELD
-        return EvaluationResult(returns[:episodes], [1] * episodes)
+        return EvaluationResult(returns[: extent.episodes], [1] * extent.episodes)
 
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
     config = Job("tiny.yaml", 0, Path("runs")).load_config()

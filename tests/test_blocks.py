@@ -11,12 +11,12 @@ from conftest import OFF_POLICY, settings_of, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rl_training.algorithms.config import OffPolicyConfig
 from rl_training.data import FrameReplayBuffer, RecurrentRecorder, RecurrentReplayBuffer
 from rl_training.data.blocks import compact, expanded, stacked
 from rl_training.data.n_step import NStepAccumulator, StepRecorder
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.learner import OffPolicyLearner
-from rl_training.runtime.stretch_collector import frame_channels
 from rl_training.runtime.trainer import Trainer
 from rl_training.types import Array, Step
 
@@ -37,6 +37,12 @@ CASES: dict[str, dict[str, Any]] = {
         "algo_kwargs": {"burn_in": 2, "overlap": 2, "n_step": 2, "previous_inputs": True},
     },
 }
+
+
+def channels_of(trainer: Trainer) -> int | None:
+    chosen = trainer.config.algo_kwargs
+    assert isinstance(chosen, OffPolicyConfig)
+    return trainer.policy.spec.observation.frame_channels(chosen.frame_stack)
 
 
 def trainer_of(case: str) -> Trainer:
@@ -108,7 +114,7 @@ def test_blocks_leave_in_a_buffer_what_single_steps_leave(case: str) -> None:
     assert isinstance(together.learner, OffPolicyLearner)
     make_recorder = type(together.learner.algorithm).make_recorder
     recorder = make_recorder(together.config.algo_kwargs, together.policy, ENVS)
-    channels = frame_channels(together.config, together.policy.spec)
+    channels = channels_of(together)
     begin = 0
     while begin < len(items):
         end = begin + int(rng.integers(1, 12))
@@ -128,7 +134,7 @@ def test_blocks_leave_in_a_buffer_what_single_steps_leave(case: str) -> None:
 @pytest.mark.parametrize("length", [1, 2, 40])
 def test_the_compact_form_of_real_steps(case: str, length: int) -> None:
     trainer, _, steps = recorded(case)
-    channels = frame_channels(trainer.config, trainer.policy.spec)
+    channels = channels_of(trainer)
     assert (channels is not None) == (case == "frames")
     for begin in range(0, len(steps) - length, length):
         block = stacked(steps[begin : begin + length])

@@ -75,7 +75,9 @@ def test_a_process_that_is_killed_leaves_no_trace(algo: str, tmp_path: Path) -> 
 OTHERS = [pytest.param(name, 1, marks=pytest.mark.slow) for name in OFF_POLICY if name not in ("dqn", "r2d2")]
 
 
-@pytest.mark.parametrize(("name", "interval"), [("dqn", 1), ("dqn", 2), ("r2d2", 2), *OTHERS])
+@pytest.mark.parametrize(
+    ("name", "interval"), [pytest.param("dqn", 1, marks=pytest.mark.slow), ("dqn", 2), ("r2d2", 2), *OTHERS]
+)
 def test_pipelined_collectors_are_exact_too(name: str, interval: int, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"mode": "pipelined", "broadcast_interval": interval}
     lockstep, _ = trained(stretch_config(name, tmp_path / "lockstep"))
@@ -88,8 +90,14 @@ def test_pipelined_collectors_are_exact_too(name: str, interval: int, tmp_path: 
     assert inline["files"]["policy.safetensors"] != lockstep["files"]["policy.safetensors"]
 
 
-@pytest.mark.parametrize("mode", ["lockstep", "pipelined"])
-@pytest.mark.parametrize("interval", [1, 3])
+@pytest.mark.parametrize(
+    ("mode", "interval"),
+    [
+        ("lockstep", 3),
+        ("pipelined", 1),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("lockstep", 1), ("pipelined", 3))),
+    ],
+)
 def test_a_run_is_resumed_exactly_and_elsewhere(mode: str, interval: int, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"mode": mode, "broadcast_interval": interval}
     whole, _ = trained(stretch_config("dqn", tmp_path / "whole", **settings))

@@ -52,6 +52,15 @@ def test_numbers_that_yaml_leaves_as_text_are_numbers(text: str) -> None:
     assert learning_rate == 1e-3
 
 
+def test_a_wrapper_may_have_its_arguments_below_its_name() -> None:
+    data: dict[str, Any] = {"algo": "dqn", "env_id": "CartPole-v1"}
+    config = resolve_config({**data, "wrappers": [{"select_observation": {"keys": ["a"]}}, {"my_env:Half": {}}]})
+    assert config.wrappers == ({"name": "select_observation", "keys": ["a"]}, {"name": "my_env:Half"})
+    assert "unknown wrapper 'select'" in message_of({**data, "wrappers": [{"select": {"keys": ["a"]}}]})
+    for wrapper in ({"select_observation": ["a"]}, {"my_env:Half": {"name": "other"}}, {}):
+        assert "a wrapper needs a name" in message_of({**data, "wrappers": [wrapper]})
+
+
 def test_overrides_reach_groups_and_leave_the_original_alone() -> None:
     original: dict[str, Any] = {"algo": "dqn", "env_id": "CartPole-v1", "eval": {"episodes": 7}}
     changed = apply_overrides(original, ["eval.interval=40", "algo_kwargs.hidden_sizes=[8, 8]", "seed=3", "seed=4"])

@@ -22,6 +22,7 @@ from rl_training.envs.pool import SeededEnvPool
 from rl_training.errors import DivergenceError
 from rl_training.experiment.run import step_directories
 from rl_training.runtime.divergence import DivergenceWatch
+from rl_training.runtime.evaluation import Extent
 from rl_training.runtime.export import export_policy, load_exported
 from rl_training.runtime.inference import build_policy, save_policy
 from rl_training.runtime.sessions import resume_training, start_training
@@ -104,7 +105,7 @@ def test_nothing_is_saved_or_evaluated_after_the_weights_have_diverged(tmp_path:
     trainer.divergence = type(trainer.divergence)(trainer)  # as before the next check
     trainer.checkpoints.outdated()
     for forbidden in (
-        lambda: trainer.evaluate(1),
+        lambda: trainer.evaluate(Extent(1)),
         trainer.checkpoints.save_due,
         lambda: trainer.checkpoints.save_to(tmp_path / "elsewhere"),
         trainer.train,

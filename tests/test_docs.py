@@ -169,6 +169,13 @@ def test_a_config_is_described_by_the_first_sentence_of_its_comment(tmp_path: Pa
 
 def test_text_of_the_code_is_no_markup() -> None:
     assert text("runs/<algo>: |x| * 2_000") == r"runs/\<algo\>: \|x\| \* 2\_000"
+    assert text("a_b ``c_d`` (see `list|*`) `") == r"a\_b `c_d` (see `list\|*`) \`"
+
+
+def test_settings_that_are_one_of_a_few_words_show_them() -> None:
+    listed = run_settings()
+    assert "where environments run *(inline or subprocess)*" in listed
+    assert "*(lockstep, pipelined or free)*" in listed
 
 
 def test_every_public_name_is_documented() -> None:

@@ -64,8 +64,19 @@ def test_episode_seeds_differ_everywhere() -> None:
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "rl_training_test_envs:RandomWalk-v0"])
-@pytest.mark.parametrize("workers", ["inline", "subprocess"])
+RESTORED = ("CartPole-v1", "Acrobot-v1", "rl_training_test_envs:RandomWalk-v0")
+
+
+@pytest.mark.parametrize(
+    ("workers", "env_id"),
+    [
+        *(("inline", env_id) for env_id in RESTORED),
+        *(
+            pytest.param("subprocess", env_id, marks=[pytest.mark.slow] if number else [])
+            for number, env_id in enumerate(RESTORED)
+        ),
+    ],
+)
 def test_a_restored_pool_continues_exactly(env_id: str, workers: str) -> None:
     def pool() -> EnvPool:
         return SeededEnvPool(RegisteredEnv(env_id), num_envs=2, seed=1, env_id=env_id, workers=workers)
@@ -135,16 +146,26 @@ def test_an_environment_that_keeps_leftovers_is_exact_when_fresh() -> None:
         assert run(fresh=False) == [0]
 
 
-@pytest.mark.parametrize("workers", ["inline", "subprocess"])
+FAULTS = {
+    "raise": "the motor is on fire",
+    "nan": "not finite",
+    "infinite-reward": "the reward is inf",
+    "no-reward": "not a number",
+    "shape": r"shape \(2,\), but the space has \(3,\)",
+    "reset": "cannot reset",
+}
+#: what a worker process raises comes from there; what it returns is checked here, as that of any other
+RAISED_ELSEWHERE = ("raise", "reset")
+
+
 @pytest.mark.parametrize(
-    ("fault", "problem"),
+    ("fault", "problem", "workers"),
     [
-        ("raise", "the motor is on fire"),
-        ("nan", "not finite"),
-        ("infinite-reward", "the reward is inf"),
-        ("no-reward", "not a number"),
-        ("shape", r"shape \(2,\), but the space has \(3,\)"),
-        ("reset", "cannot reset"),
+        *((*fault, "inline") for fault in FAULTS.items()),
+        *(
+            pytest.param(*fault, "subprocess", marks=[] if fault[0] in RAISED_ELSEWHERE else [pytest.mark.slow])
+            for fault in FAULTS.items()
+        ),
     ],
 )
 def test_a_fault_names_itself_and_changes_nothing(fault: str, problem: str, workers: str) -> None:

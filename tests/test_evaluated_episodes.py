@@ -13,6 +13,7 @@ from conftest import tiny_config
 from rl_training.api import load_agent
 from rl_training.cli import main
 from rl_training.envs.limit import LongEpisode
+from rl_training.runtime.evaluation import Extent
 from rl_training.runtime.sessions import start_training
 from rl_training.runtime.trainer import Trainer
 
@@ -63,7 +64,7 @@ def test_a_very_long_evaluated_episode_causes_a_warning(monkeypatch: pytest.Monk
     values: dict[str, Any] = {**ENDLESS, "env_kwargs": {"length": 40}}
     trainer = Trainer(tiny_config("dqn", **values))
     with pytest.warns(LongEpisode, match=r"has lasted 30 steps and goes on.*eval.max_episode_steps") as caught:
-        result = trainer.evaluate(2)
+        result = trainer.evaluate(Extent(2))
     trainer.close()
     assert len(caught) == 1
     assert result is not None

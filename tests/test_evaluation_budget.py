@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import yaml
 from conftest import final_fingerprint, settings_of
@@ -14,11 +16,13 @@ from conftest import final_fingerprint, settings_of
 from rl_training import DQN
 from rl_training.api import load_agent
 from rl_training.cli import main
+from rl_training.envs.pool import Episode
 from rl_training.experiment.config import resolve_config
 from rl_training.experiment.metrics import read_metrics
 from rl_training.runtime.episodes import EpisodeStatistics
-from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.evaluation import EvaluationResult, Extent
 from rl_training.runtime.evaluation_budget import EvaluationBudget
+from rl_training.runtime.trainer import Trainer
 
 TINY = settings_of(
     "dqn", {"hidden_sizes": [16], "batch_size": 8, "buffer_size": 500, "train_freq": 50, "learning_starts": 100}
@@ -64,33 +68,86 @@ def test_what_is_asked_for_is_evaluated(tmp_path: Path) -> None:
 def test_the_budget_in_numbers() -> None:
     budget = EvaluationBudget(resolve_config({"algo": "dqn", "env_id": "x"}).eval)
     seen = EpisodeStatistics()
-    assert budget.episodes_during(1_000, 1, seen) == 0  # one episode has at least 1000 steps
+    assert budget.during(1_000, 1, seen) is None  # one episode has at least 1000 steps
     seen.load_state_dict({"count": 1, "returns": [0.0], "lengths": [100], "successes": [], "least_returns": []})
-    assert budget.episodes_during(1_000, 1, seen) == 0  # 50 steps
-    assert budget.episodes_during(8_000, 1, seen) == 4  # 400 steps
+    assert budget.during(1_000, 1, seen) is None  # 50 steps
+    assert budget.during(8_000, 1, seen) == Extent(4, 1_000, 400)
     budget.on_evaluation(EvaluationResult([0.0] * 4, [50] * 4))
-    assert budget.episodes_during(8_000, 1, seen) == 0  # 200 steps are left, and training episodes have 100
-    assert budget.episodes_at_end(8_000, 1, seen) == 6
+    assert budget.during(8_000, 1, seen) is None  # 200 steps are left, and training episodes have 100
+    assert budget.at_end(8_000, 1, seen) == Extent(6, 1_000, 600)
     budget.on_evaluation(EvaluationResult([0.0] * 4, [500] * 4))  # the policy has become better than training shows
-    assert budget.episodes_at_end(100_000, 1, seen) == (10_000 - 2_200) // 500
-    assert budget.episodes_at_end(100, 1, seen) == 1
+    last = Extent((10_000 - 2_200) // 500, 7_800, 7_800)  # an episode may take all that is left
+    assert budget.at_end(100_000, 1, seen) == last
+    assert budget.at_end(100, 1, seen) == Extent(1, 1_000, 0)
     again = EvaluationBudget(resolve_config({"algo": "dqn", "env_id": "x"}).eval)
     again.load_state_dict(budget.state_dict())
-    assert again.episodes_at_end(100_000, 1, seen) == (10_000 - 2_200) // 500
+    assert again.at_end(100_000, 1, seen) == last
 
 
 @pytest.mark.parametrize(
-    ("settings", "steps", "longest"),
+    ("settings", "steps", "usual", "longest"),
     [
-        ({}, 300, 1_000),
-        ({}, 5_000, 5_000),
-        ({"max_episode_steps": 70}, 5_000, 70),
-        ({"final_episodes": 2}, 300, None),
+        ({}, 300, None, 1_000),
+        ({}, 50_000, None, 5_000),
+        ({}, 20_000, 7_000, 7_000),
+        ({"max_episode_steps": 70}, 50_000, None, 70),
+        ({"final_episodes": 2}, 300, None, None),
     ],
 )
-def test_an_evaluated_episode_is_not_longer_than_training(settings: dict[str, int], steps: int, longest: int | None) -> None:
+def test_an_evaluated_episode_takes_no_more_than_the_budget_or_a_usual_one(
+    settings: dict[str, int], steps: int, usual: int | None, longest: int | None
+) -> None:
     config = resolve_config({"algo": "dqn", "env_id": "x", "eval": settings}).eval
-    assert EvaluationBudget(config).longest_episode(steps) == longest
+    seen = EpisodeStatistics()
+    if usual is not None:
+        seen.on_episode(Episode(0, 0, 0.0, usual))
+    assert EvaluationBudget(config).at_end(steps, 1, seen).longest_episode == longest
+
+
+@pytest.mark.parametrize(
+    ("most_steps", "episodes"),
+    [(None, 6), (24, 6), (23, 5), (12, 3), (10, 2), (1, 1), (0, 1)],
+)
+def test_episodes_that_cost_too_much_are_left_out(most_steps: int | None, episodes: int) -> None:
+    """Of six episodes with four steps each, two at a time."""
+    config = resolve_config(
+        {"algo": "dqn", "env_id": "rl_training_test_envs:Counting-v0", "algo_kwargs": TINY, "eval": {"num_envs": 2}}
+    )
+    trainer = Trainer(config)
+    whole, result = (trainer.evaluate(Extent(6, None, most)) for most in (None, most_steps))
+    trainer.close()
+    assert whole is not None
+    assert result is not None
+    assert whole.lengths == [4] * 6
+    assert (result.returns, result.lengths) == (whole.returns[:episodes], whole.lengths[:episodes])
+
+
+class StuckEnv(gym.Env[Any, Any]):
+    """Ends when an action differs from the one before, which a policy that does not explore never brings about."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    steps = 0  # of all environments
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._last: int | None = None
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        ended = self._last not in (None, action)
+        self._last = action
+        StuckEnv.steps += 1
+        return np.zeros(2, np.float32), 1.0, ended, False, {}
+
+
+def test_a_policy_that_is_stuck_costs_no_more_than_a_few_budgets(tmp_path: Path) -> None:
+    """Training has episodes of three steps, so that a hundred would cost less than a tenth."""
+    settings = {**TINY, "exploration_initial_eps": 1.0, "exploration_final_eps": 1.0}
+    write_config(tmp_path / "c.yaml", env_id="test_evaluation_budget:StuckEnv", total_timesteps=4_000, algo_kwargs=settings)
+    assert main(["train", f"--config={tmp_path}/c.yaml", f"--output-dir={tmp_path}/run", "--quiet"]) == 0
+    assert evaluated_steps(tmp_path / "run") == (0, 1_000)  # one episode of the usual limit, and not a hundred
+    assert StuckEnv.steps - 4_000 < 2_000, "with the beginnings of those that were left out"
 
 
 def test_an_episode_that_does_not_end_is_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

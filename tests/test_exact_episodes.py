@@ -26,6 +26,8 @@ from rl_training.runtime.trainer import Trainer
 from rl_training.types import TransitionBatch
 
 BOTH_KINDS = pytest.mark.parametrize("workers", ["inline", "subprocess"])
+#: worker processes answer as an environment here does, which the others show; each takes a third of a second to start
+MOSTLY_INLINE = pytest.mark.parametrize("workers", ["inline", pytest.param("subprocess", marks=pytest.mark.slow)])
 
 
 def make_pool(
@@ -72,7 +74,7 @@ def test_whatever_a_replay_gives_otherwise_is_named_with_its_first_step(about: s
     assert pools[0].load_state_dict(pools[1].state_dict()) == []
 
 
-@BOTH_KINDS
+@MOSTLY_INLINE
 @pytest.mark.parametrize(
     ("about", "at", "said"),
     [
@@ -111,7 +113,7 @@ def test_an_environment_may_overwrite_its_action() -> None:
     assert restored.load_state_dict(state) == []
 
 
-@BOTH_KINDS
+@MOSTLY_INLINE
 def test_an_episode_too_long_to_replay_is_given_up_and_takes_no_memory(workers: str) -> None:
     pool, restored = (make_pool("Drifting-v0", num_envs=2, workers=workers, most=100, length=1000) for _ in range(2))
     state = after(pool, 100)
@@ -205,7 +207,7 @@ def play(pool: SeededEnvPool, steps: int) -> dict[str, Any]:
     return pool.state_dict()
 
 
-@BOTH_KINDS
+@MOSTLY_INLINE
 def test_a_state_that_leaves_something_out_is_found_by_what_the_episode_gave(workers: str) -> None:
     pool, restored = (make_pool("Stateful-v0", lie="leaves out", num_envs=2, workers=workers) for _ in range(2))
     assert None not in after(pool, 5)["env_states"]

@@ -12,6 +12,7 @@ import pytest
 from batches import SPEC
 from test_segments import ENVS, KINDS, STATE, Make, Stream, fill, frames, prioritized, prioritized_sequences, transitions
 
+from rl_training.data.acting_values import HeldStep
 from rl_training.data.n_step import NStepAccumulator
 from rl_training.data.recurrent_recorder import RecurrentRecorder
 from rl_training.data.rollout_buffer import RolloutBuffer
@@ -198,6 +199,26 @@ def test_a_forged_window_is_refused(change: Change, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         loaded.load_state_dict(state)
         loaded.check(SPEC)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (entry("action", value=np.full(ENVS, -1)), "an action of -1 is not between 0 and 2"),
+        (entry("action", value=np.zeros((ENVS, 1), np.int64)), "an action should be int64 of shape"),
+        (entry("reward", value=np.full(ENVS, np.nan, np.float32)), "a reward is not finite"),
+    ],
+)
+def test_a_forged_step_that_is_held_back_is_refused(change: Change, message: str) -> None:
+    held, obs, no = HeldStep(), np.zeros((ENVS, 4), np.float32), np.zeros(ENVS, np.bool_)
+    held.exchange(Step(obs, np.ones(ENVS, np.int64), np.ones(ENVS, np.float32), obs, no, no), (), np.zeros((ENVS, 3)))
+    state = held.state_dict()
+    held.load_state_dict(state)
+    held.check(SPEC)
+    change(state["step"])
+    held.load_state_dict(state)
+    with pytest.raises(CheckpointError, match=message):
+        held.check(SPEC)
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,7 @@ def test_a_broken_or_clashing_package_leaves_the_others_alone(tmp_path: Path) ->
     assert done.stdout.split() == ["True"], done.stderr
 
 
+@pytest.mark.slow  # a fresh interpreter, as in the one before
 def test_a_package_that_imports_from_ours_while_it_is_imported_is_found(tmp_path: Path) -> None:
     source = (
         "from rl_training import load_agent, DQN\nfrom rl_training.algorithms.dqn import DQN as Ours\n\n"

@@ -27,6 +27,7 @@ from rl_training.runtime.dqn_trainer import train_dqn
 from rl_training.runtime.drq_trainer import train_drq
 from rl_training.runtime.drqn_trainer import train_drqn
 from rl_training.runtime.drqv2_trainer import train_drqv2
+from rl_training.runtime.evaluation import Extent
 from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.runtime.r2d2_trainer import train_r2d2
 from rl_training.runtime.recurrent_ppo_trainer import train_recurrent_ppo
@@ -93,7 +94,7 @@ def test_evaluation_counts_the_same_episodes_however_many_environments() -> None
             env_kwargs={"length": 6},
             eval={"num_envs": num_envs, "final_episodes": 1},
         )
-        result = Trainer(config).evaluate(7)
+        result = Trainer(config).evaluate(Extent(7))
         assert result is not None
         results.append((result.returns, result.lengths))
     assert results[0] == results[1] == ([21.0] * 7, [6] * 7)

@@ -22,6 +22,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoint import verify_checkpoint
 from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.experiment.packaged import packaged_configs
+from rl_training.runtime.evaluation import Extent
 from rl_training.runtime.export import load_exported
 from rl_training.runtime.learner import OnPolicyLearner
 from rl_training.runtime.sessions import resume_training, start_training, train
@@ -100,7 +101,7 @@ def test_evaluation_leaves_the_statistics_alone() -> None:
     trainer = Trainer(tiny_config("ppo", algo_kwargs={"normalize_observations": True}))
     trainer.train(64)
     before = trainer.policy.state_dict()
-    trainer.evaluate(3)
+    trainer.evaluate(Extent(3))
     assert all((before[name] == value).all() for name, value in trainer.policy.state_dict().items())
 
 
@@ -149,6 +150,7 @@ def test_ppo_learns_a_trivial_task() -> None:
     ppo_walks_home.check()
 
 
+@pytest.mark.slow  # fast for R2D2
 def test_only_memory_solves_a_memory_task() -> None:
     """With some seeds an untrained network already answers right; with this one it is always wrong."""
     recurrent_ppo_recalls.check(seed=3)

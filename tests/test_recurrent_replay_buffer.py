@@ -191,7 +191,7 @@ def test_a_restored_buffer_continues_as_the_original(case: str, steps: int, tmp_
     write_checkpoint(tmp_path / "saved", {"replay": world.buffer.state_dict(), "recorder": world.recorder.state_dict()}, {})
     parts = read_checkpoint(tmp_path / "saved", ("replay", "recorder"))
     rng = np.random.default_rng(0)
-    twin, recorder = world.new_buffer(60, rng), RecurrentRecorder((np.zeros((2, *STATE)), np.zeros((2, *STATE))))
+    twin, recorder = world.new_buffer(60, rng), RecurrentRecorder(tuple(np.zeros((2, *STATE), np.float32) for _ in range(2)))
     twin.load_state_dict(parts["replay"])
     recorder.load_state_dict(parts["recorder"])
     rng.bit_generator.state = world.buffer_rng.bit_generator.state

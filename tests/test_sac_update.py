@@ -246,6 +246,7 @@ def error_of_the_entropy_of_sac(seed: int) -> float:
     return abs(float(np.mean(entropies[-100:])) + 1.0)
 
 
+@pytest.mark.slow  # fast for discrete SAC, with the same temperature
 def test_the_entropy_settles_at_its_target() -> None:
     error_of_the_entropy_of_sac.check()
 

@@ -198,7 +198,7 @@ def kill_once(case: Case, tmp_path: Path) -> None:
     assert kill_and_resume(config, tmp_path / "killed", step, saving=False) == undisturbed
 
 
-@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+@pytest.mark.parametrize("algo", ["dqn", pytest.param("ppo", marks=pytest.mark.slow)])
 def test_a_killed_run_on_a_dict_ends_bit_for_bit(algo: str, tmp_path: Path) -> None:
     kill_once(Case(algo, "dict", "discrete"), tmp_path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -86,8 +87,15 @@ SETTING_HEADER = ("setting", "default", "meaning")
 def setting_row(model: type[BaseModel], setting: Setting, prefix: str = "") -> tuple[str, str, str]:
     """A row of a table of settings. One that may change in a run that is resumed has a mark."""
     name = code(prefix + setting.name) + (" ↻" if may_change(model, setting.name) else "")
-    allowed = f" *({text(setting.bounds)})*" if setting.bounds else ""
-    return name, code(json.dumps(setting.default)), f"{text(setting.meaning)}{allowed}"
+    allowed = "; ".join(filter(None, (_choices(setting), setting.bounds)))
+    return name, code(json.dumps(setting.default)), text(setting.meaning) + (f" *({text(allowed)})*" if allowed else "")
+
+
+def _choices(setting: Setting) -> str:
+    """The words that a setting may be, if it is one of a few."""
+    known = re.search(r"Literal\[([^]]+)\]", setting.annotation)
+    words = json.loads(f"[{known[1]}]") if known else []
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else ""
 
 
 def _introduced(model: type[StrictModel]) -> Iterator[tuple[type[StrictModel], list[str]]]:

@@ -9,11 +9,16 @@ from html import escape
 from rl_training.bench.document import markdown_table
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|$])")
+_CODE = re.compile(r"(?:``([^`]+)``|`([^`]+)`)")
 
 
 def text(plain: object) -> str:
-    """Plain text as Markdown, whatever is in it."""
-    return _SPECIAL.sub(r"\\\1", str(plain))
+    """Plain text as Markdown, whatever is in it. What it puts between backticks is code."""
+    words, found = str(plain), []
+    while match := _CODE.search(words):
+        found += [_SPECIAL.sub(r"\\\1", words[: match.start()]), code(match[1] or match[2])]
+        words = words[match.end() :]
+    return "".join([*found, _SPECIAL.sub(r"\\\1", words)])
 
 
 def code(plain: object) -> str:

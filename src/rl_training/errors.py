@@ -135,8 +135,11 @@ class RelayedError(RuntimeError):
 
 
 def described(error: BaseException) -> str:
-    """Another library's exception in a message: its type and its text."""
+    """Another library's exception in a message: its type and its text. Of SQLAlchemy's, what the database said (``orig``),
+    without the query."""
     try:
+        inside = getattr(error, "orig", None)
+        error = inside if isinstance(inside, BaseException) else error
         text = one_line(str(error))
     except Exception:  # an exception of the user's that cannot describe itself
         text = ""

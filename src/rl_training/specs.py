@@ -113,6 +113,10 @@ class ObservationSpec:
     def images(self) -> tuple[ObservationLeaf, ...]:
         return tuple(leaf for leaf in self.leaves if leaf.kind == "image")
 
+    def frame_channels(self, stack: int) -> int | None:
+        """The channels of one frame, if observations are stacks of frames."""
+        return self.shape[0] // stack if self.kind == "image" and stack > 1 else None
+
     @property
     def vector_size(self) -> int:
         """The length of all vectors and one-hot blocks together."""

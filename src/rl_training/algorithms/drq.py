@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.algorithms.config import Positive, PositiveNumber, ScheduledPositive
 from rl_training.algorithms.encoders import custom_encoder, custom_encoders
-from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
+from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_usable_images
 from rl_training.algorithms.sac import SOFT_N_STEP, EntropyConfig, GaussianPolicy, SoftActorCritic
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.errors import SpaceError
@@ -76,7 +76,7 @@ class DrQ(PixelAlgorithm[DrQConfig], SoftActorCritic[DrQConfig]):
 
     @classmethod
     def make_policy(cls, config: DrQConfig, spec: SpaceSpec, generator: torch.Generator) -> GaussianPolicy:
-        require_channel_first(spec, "drq")
+        require_usable_images(config, spec, cls.name)
         actions, paper = len(spec.action.low), config.encoder == "paper"
         if actions != 1 and not paper:
             raise SpaceError(

@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_training.algorithms.config import Count, Number, Positive, PositiveNumber, ScheduledPositive
 from rl_training.algorithms.continuous import NoisyPolicy, noisy_action
 from rl_training.algorithms.encoders import custom_encoder
-from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_channel_first
+from rl_training.algorithms.pixels import PixelAlgorithm, PixelConfig, require_usable_images
 from rl_training.algorithms.sac import twin_critic_loss
 from rl_training.algorithms.strict_model import MAY_CHANGE
 from rl_training.algorithms.update import Known, StageLoss
@@ -65,7 +65,7 @@ class DrQv2(PixelAlgorithm[DrQv2Config]):
 
     @classmethod
     def make_policy(cls, config: DrQv2Config, spec: SpaceSpec, generator: torch.Generator) -> NoisyPolicy:
-        require_channel_first(spec, "drqv2")
+        require_usable_images(config, spec, cls.name)
         network = CNNDrQv2Model(
             spec.observation,
             len(spec.action.low),

@@ -10,7 +10,7 @@ from rl_training.algorithms.config import ConvLayers, Count, Fraction, Init, Pos
 from rl_training.algorithms.continuous import ContinuousAlgorithm
 from rl_training.algorithms.off_policy import OffPolicyActorCriticConfig
 from rl_training.data.augmentation import shift_images
-from rl_training.errors import SpaceError
+from rl_training.errors import ConfigError, SpaceError
 from rl_training.types import ObservationKind, SpaceSpec, TransitionBatch
 
 
@@ -33,14 +33,19 @@ class PixelConfig(OffPolicyActorCriticConfig):
 PixelConfigT = TypeVar("PixelConfigT", bound=PixelConfig)
 
 
-def require_channel_first(spec: SpaceSpec, name: str) -> None:
-    """Refuses images whose last axis must be the channels."""
+def require_usable_images(config: PixelConfig, spec: SpaceSpec, name: str) -> None:
+    """Refuses images whose last axis must be the channels, and those that a shift could move out of sight."""
     for image in spec.observation.images:
         channels, height, width = image.shape
         if width < min(channels, height):
             raise SpaceError(
                 f"{name} takes channel-first images (channels, height, width), but this environment's have the shape "
                 f"{image.shape}; put the channels first, for instance with the wrapper pixels"
+            )
+        if config.shift_pad >= min(height, width):
+            raise ConfigError(
+                f"algo_kwargs.shift_pad ({config.shift_pad}) must be below the shorter side of the images, which has "
+                f"{min(height, width)} pixels; lower shift_pad or use larger images"
             )
 
 

@@ -17,7 +17,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.trust import Trust
 from rl_training.rng import RandomStreams
 from rl_training.runtime.cadence import cpu_threads
-from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.evaluation import EvaluationResult, Extent
 from rl_training.runtime.export import export_policy
 from rl_training.runtime.inference import predict, save_policy
 from rl_training.runtime.progress import Progress, choose_progress
@@ -87,7 +87,7 @@ class ActingAgent(ABC):
                 shown=shown,
             )
         else:
-            result = self._get_trainer().evaluate(episodes, max_episode_steps=max_episode_steps)
+            result = self._get_trainer().evaluate(Extent(episodes, max_episode_steps))
         assert result is not None
         return result
 

@@ -21,7 +21,7 @@ from rl_training.bench.peers import PeerAgent, load_algorithm
 from rl_training.experiment.config import TrainConfig
 from rl_training.rng import FINAL_EPISODES
 from rl_training.runtime.cadence import cpu_seconds
-from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.evaluation import EvaluationResult, Extent
 from rl_training.runtime.signals import StopRequest
 from rl_training.runtime.trainer import Trainer
 
@@ -64,19 +64,14 @@ class Racer(Trainer):
         super().__init__(config)
 
     def evaluate(
-        self,
-        episodes: int,
-        stop: StopRequest | None = None,
-        *,
-        stream: str = FINAL_EPISODES,
-        max_episode_steps: int | None = None,
+        self, extent: Extent, stop: StopRequest | None = None, *, stream: str = FINAL_EPISODES
     ) -> EvaluationResult | None:
         with self.clock.paused():
-            result = super().evaluate(episodes, stop, stream=stream, max_episode_steps=max_episode_steps)
+            result = super().evaluate(extent, stop, stream=stream)
             held = result is not None and result.mean_return >= self._goal
             if held:
                 # Every evaluation begins with the same episodes. Those that led here are left out of the second check.
-                again = super().evaluate(EPISODES + HELD, stop, stream=stream)
+                again = super().evaluate(Extent(EPISODES + HELD), stop, stream=stream)
                 held = again is not None and float(np.mean(again.returns[EPISODES:])) >= self._goal
         if held:
             raise _Solved

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.types import ActingValues, Array, Carry, State, Step
+from rl_training.data.loaded import require_actions, require_finite, require_like
+from rl_training.types import ActingValues, Array, Carry, SpaceSpec, State, Step
 
 #: targets from rewards, discounts and the values to bootstrap from
 Targets = Callable[[Array, Array, Array], Array]
@@ -62,3 +63,11 @@ class HeldStep:
                 name: None if value is None else np.array(value) for name, value in state["step"].items()
             }
             self._held = Step(**arrays), tuple(state["carry"]), np.array(state["chosen"])
+
+    def check(self, spec: SpaceSpec) -> None:
+        """Refuses a step that was loaded if it cannot come from environments with this spec."""
+        if self._held is not None:
+            step, _, chosen = self._held
+            require_like(step.action, np.empty((len(chosen), *spec.action.shape), spec.action.dtype), "an action")
+            require_actions(step.action, spec.action)
+            require_finite(step.reward, "a reward")

@@ -51,7 +51,7 @@ def joint_actions(spec: SpaceSpec, env_id: str, algorithm: str) -> SpaceSpec:
         raise SpaceError(
             f"{algorithm} takes several choices as one action over their product, up to {MOST_JOINT_ACTIONS} actions, but "
             f"those of {env_id} (with {', '.join(map(str, action.sizes))} values) have {math.prod(action.sizes)} "
-            "combinations; use an algorithm that takes each choice by itself: one with multi_discrete in rl-training list"
+            "combinations; use ppo, or another algorithm that rl-training list shows with multi_discrete"
         )
     return SpaceSpec(spec.observation, action.joint)
 

@@ -3,6 +3,7 @@
 wrappers:
   - {name: mask_observation, indices: [1, 3]}
   - {name: "my_package.wrappers:MyWrapper", size: 3}
+  - select_observation: {keys: [camera]}  # short for {name: select_observation, keys: [camera]}
 """
 
 from __future__ import annotations
@@ -200,6 +201,15 @@ def _load(name: str) -> Any:
     if found is None:
         raise ConfigError(f"the wrapper {name}: the module '{module}' has no '{attribute}'")
     return found
+
+
+def spelled_out(wrapper: dict[str, Any]) -> dict[str, Any]:
+    """An entry of ``wrappers``, which may have its arguments below its name."""
+    if len(wrapper) == 1:
+        name, arguments = next(iter(wrapper.items()))
+        if isinstance(arguments, Mapping) and "name" not in arguments:
+            return {"name": name, **arguments}
+    return wrapper
 
 
 def wrapper_problem(wrapper: Mapping[str, Any]) -> str | None:

@@ -33,7 +33,7 @@ from rl_training.algorithms.config import (
     ScheduleConfig,
 )
 from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel, current_name, with_current_names
-from rl_training.envs.wrappers import wrapper_problem
+from rl_training.envs.wrappers import spelled_out, wrapper_problem
 from rl_training.errors import FOREIGN, MOST_SHOWN, ConfigError, RLTrainingError, described, did_you_mean, shown
 from rl_training.experiment.collectors import CollectorsConfig
 from rl_training.experiment.packaged import packaged_configs
@@ -103,6 +103,7 @@ class TrainConfig(StrictModel):
     @field_validator("wrappers")
     @classmethod
     def _wrappers_exist(cls, wrappers: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        wrappers = tuple(map(spelled_out, wrappers))
         for wrapper in wrappers:
             problem = wrapper_problem(wrapper)
             if problem is not None:

@@ -22,8 +22,8 @@ class EvalConfig(StrictModel):
     num_envs: Positive = Field(10, description="environments evaluated in parallel")
     max_episode_steps: Positive | None = Field(
         None,
-        description="stop an evaluated episode after this many steps; null: with a budget, after as many as training has "
-        "taken (at least 1000), otherwise only the environment ends it",
+        description="stop an evaluated episode after this many steps; null: with a budget, after as many as are left "
+        "of it (at least 1000, or a usual episode), otherwise only the environment ends it",
     )
     budget: Fraction | None = Field(
         0.1,

@@ -1,4 +1,4 @@
-"""How many episodes an evaluation may take, so that evaluating costs no more than a share of training (``eval.budget``).
+"""How large an evaluation may be, so that evaluating costs no more than a share of training (``eval.budget``).
 
 Half of the share is for evaluations during training, and what is left is for the one at the end. Costs are counted in env
 steps, not in seconds, so a run that is repeated or resumed evaluates at the same steps and over the same episodes.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from rl_training.experiment.sections import EvalConfig
 from rl_training.runtime.episodes import EpisodeStatistics
-from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.evaluation import EvaluationResult, Extent
 from rl_training.types import State
 
 #: An evaluation during training takes at least this many episodes; if they are too expensive, it is left out.
 LEAST_EPISODES = 3
-#: An evaluated episode is never stopped before this many steps, which is what most environments end at.
+#: No evaluated episode is stopped before this many steps unless a setting says so; most environments end by then.
 USUAL_LENGTH = 1_000
 
 
@@ -25,32 +25,27 @@ class EvaluationBudget:
         self._spent = 0
         self._last_length = 0.0
 
-    def episodes_during(self, env_steps: int, num_envs: int, seen: EpisodeStatistics) -> int:
-        """The episodes of an evaluation that is due now; 0 if it has to be left out."""
-        wanted, share = self._config.episodes, self._config.budget
-        if share is None:
-            return wanted
-        affordable = self._affordable(0.5 * share * env_steps, env_steps, num_envs, seen)
-        return 0 if affordable < min(LEAST_EPISODES, wanted) else min(wanted, affordable)
+    def during(self, env_steps: int, num_envs: int, seen: EpisodeStatistics) -> Extent | None:
+        """The evaluation that is due now; None if it has to be left out."""
+        extent = self._extent(self._config.episodes, 0.5, env_steps, num_envs, seen)
+        return None if extent.episodes < min(LEAST_EPISODES, self._config.episodes) else extent
 
-    def episodes_at_end(self, env_steps: int, num_envs: int, seen: EpisodeStatistics) -> int:
-        """The episodes of the evaluation after training: at least one."""
-        wanted, share = self._config.final_episodes, self._config.budget
-        if share is None:
-            return wanted
-        return max(1, min(wanted, self._affordable(share * env_steps, env_steps, num_envs, seen)))
+    def at_end(self, env_steps: int, num_envs: int, seen: EpisodeStatistics) -> Extent:
+        """The evaluation after training, which has at least one episode."""
+        extent = self._extent(self._config.final_episodes, 1.0, env_steps, num_envs, seen)
+        return extent._replace(episodes=max(1, extent.episodes))
 
-    def longest_episode(self, env_steps: int) -> int | None:
-        """The steps after which an evaluated episode is stopped if no setting has a limit: as many as training has taken.
-        A deterministic policy can be stuck where a random one is not, in Breakout until the limit of 108,000 frames."""
-        if self._config.budget is None or self._config.max_episode_steps is not None:
-            return self._config.max_episode_steps
-        return max(USUAL_LENGTH, env_steps)
-
-    def _affordable(self, allowed: float, env_steps: int, num_envs: int, seen: EpisodeStatistics) -> int:
+    def _extent(self, wanted: int, part: float, env_steps: int, num_envs: int, seen: EpisodeStatistics) -> Extent:
+        """What this part of the share is enough for. Episodes may be longer than those of training: a better policy stays
+        alive, and a deterministic one can be stuck where a random one is not, in Breakout for 108,000 frames."""
+        if self._config.budget is None:
+            return Extent(wanted, self._config.max_episode_steps)
+        left = max(0, round(part * self._config.budget * env_steps) - self._spent)
+        usual = max(seen.mean_length or 0.0, self._last_length)
         # Before the first episode has ended, episodes are known to be at least as long as what has been seen of them.
-        length = max(seen.mean_length or env_steps / num_envs, self._last_length, 1.0)
-        return int(max(0.0, allowed - self._spent) / length)
+        length = max(usual, 1.0 if seen.mean_length else env_steps / num_envs)
+        longest = self._config.max_episode_steps or max(USUAL_LENGTH, left, round(usual))
+        return Extent(min(wanted, int(left / length)), longest, left)
 
     def on_evaluation(self, result: EvaluationResult) -> None:
         """Counts an evaluation during training."""

@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from rl_training.algorithms.pixels import PixelConfig
 from rl_training.data.memory import require_memory
 from rl_training.envs.factory import AnyVectorEnv, EnvFactory, GivenEnv, RegisteredEnv
 from rl_training.envs.final_info import SUCCESS
@@ -19,7 +18,7 @@ from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import FOREIGN, ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import fitted, get_algorithm
-from rl_training.types import ObservationSpec, SpaceSpec
+from rl_training.types import ObservationSpec
 
 #: More threads than this, and than twice the processors, are a mistake: starting them could end the process.
 MOST_THREADS = 512
@@ -81,11 +80,6 @@ def make_pool(
             timeout=config.env_timeout,
             **common,
         )
-    try:
-        _require_shift_fits(config, pool.spec)
-    except ConfigError:
-        pool.close()
-        raise
     return pool
 
 
@@ -127,19 +121,6 @@ def _require_resources(config: TrainConfig, num_envs: int, workers: str) -> None
         (evaluated, BYTES_PER_EPISODE, "episodes in an evaluation", "eval.episodes and eval.final_episodes"),
     ):
         require_memory(count * size, f"a run with {count} {what}", f"lower {setting}")
-
-
-def _require_shift_fits(config: TrainConfig, spec: SpaceSpec) -> None:
-    """Images are shifted by up to ``shift_pad`` pixels: if that is not less than a side, nothing of one may be left."""
-    settings = config.algo_kwargs
-    pad = settings.shift_pad if isinstance(settings, PixelConfig) else 0
-    for image in spec.observation.images:
-        side = min(image.shape[1:])
-        if pad >= side:
-            raise ConfigError(
-                f"algo_kwargs.shift_pad ({pad}) must be below the shorter side of the images, which has {side} pixels in "
-                f"{config.env_id}; lower shift_pad or use larger images"
-            )
 
 
 def usable_device(name: str) -> torch.device:

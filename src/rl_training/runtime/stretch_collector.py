@@ -37,7 +37,7 @@ from rl_training.runtime.cadence import PhaseTimer, cpu_threads
 from rl_training.runtime.collector import Collected, Collector
 from rl_training.runtime.setup import make_pool
 from rl_training.tracebacks import WorkerError, frames_of
-from rl_training.types import ObservationSpec, SpaceSpec, State, Step
+from rl_training.types import ObservationSpec, State, Step
 
 
 class Place(NamedTuple):
@@ -131,15 +131,18 @@ class StretchCollector:
         self._collector = Collector(policy, pool, config.seed, timer, stream)
         self._recorder = None
         self._make_block: Callable[[Any, int | None], Any] = rollout_block
-        self._channels = frame_channels(config, pool.spec)
+        self._channels: int | None = None
         self._clip: float | None = None
         self._keeps_steps = False
         if issubclass(algorithm, OffPolicyAlgorithm):
-            self._recorder = algorithm.make_recorder(config.algo_kwargs, policy, place.envs)
+            settings = config.algo_kwargs
+            assert isinstance(settings, OffPolicyConfig)
+            self._recorder = algorithm.make_recorder(settings, policy, place.envs)
             self._make_block = self._recorder.block
-            self._clip = config.algo_kwargs.clip_reward  # type: ignore[attr-defined]
+            self._channels = pool.spec.observation.frame_channels(settings.frame_stack)
+            self._clip = settings.clip_reward
             normalizes = any(isinstance(module, ObservationNormalizer) for module in policy.network.modules())
-            self._keeps_steps = normalizes or config.algo_kwargs.normalize_rewards  # type: ignore[attr-defined]
+            self._keeps_steps = normalizes or settings.normalize_rewards
         self._held = HeldStep() if config.collectors.actor_priorities else None
         if self._held is not None:
             assert isinstance(policy, EpsilonPolicy)
@@ -160,6 +163,7 @@ class StretchCollector:
             self._recorder.check(self._policy.spec)
             if self._held is not None:
                 self._held.load_state_dict(state["held"])
+                self._held.check(self._policy.spec)
             for env in diverged:
                 self._recorder.discard(env)
                 if self._held is not None:
@@ -263,13 +267,6 @@ class CollectorServer:
     def close(self) -> None:
         if self._collector is not None:
             self._collector.close()
-
-
-def frame_channels(config: TrainConfig, spec: SpaceSpec) -> int | None:
-    """The channels of one frame, if observations are stacks of frames."""
-    settings = config.algo_kwargs
-    stack = settings.frame_stack if isinstance(settings, OffPolicyConfig) else 1
-    return spec.observation.shape[0] // stack if spec.observation.kind == "image" and stack > 1 else None
 
 
 def error_data(error: Exception) -> dict[str, Any]:

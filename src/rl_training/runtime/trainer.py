@@ -26,12 +26,13 @@ from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, RandomStreams
 from rl_training.runtime.announcements import announce_changes, announce_run
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
-from rl_training.runtime.collecting import Collecting
 from rl_training.runtime.collector import Collector
+from rl_training.runtime.collector_factory import CollectorFactory
+from rl_training.runtime.collector_group import CollectorGroup
 from rl_training.runtime.compilation import Compilation
 from rl_training.runtime.divergence import DivergenceWatch
 from rl_training.runtime.episodes import EpisodeStatistics
-from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.evaluation import EvaluationResult, Extent, evaluate_policy
 from rl_training.runtime.evaluation_budget import EvaluationBudget
 from rl_training.runtime.faults import explained
 from rl_training.runtime.hooks import Hooks, Training
@@ -43,7 +44,6 @@ from rl_training.runtime.setup import make_pool, usable_device
 from rl_training.runtime.signals import StopRequest
 from rl_training.runtime.stop_at_return import StopAtReturn
 from rl_training.runtime.stopping import TrainerStop
-from rl_training.runtime.stretches import Stretches
 from rl_training.runtime.trackers import make_trackers, require_trackers
 from rl_training.types import ObservationSpec
 
@@ -72,7 +72,7 @@ class Trainer:
         self.streams = RandomStreams(config.seed)
         algorithm_class = get_algorithm(config.algo)
         require_trackers(config)
-        collecting = Collecting(config, factory, recorded)
+        collecting = CollectorFactory(config, factory, recorded)
         pool = collecting.first_pool()
         require_fit(algorithm_class, pool.spec, config.env_id)
         self._free_at_first = available_memory()
@@ -85,7 +85,7 @@ class Trainer:
                 self.algorithm.actor_priorities = config.collectors.actor_priorities
             self.learner: Learner = make_learner(self.algorithm, config.num_envs, self.timer)
         self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
-        self.collector: Collector | Stretches = collecting.make(pool, policy, self.timer)
+        self.collector: Collector | CollectorGroup = collecting.make(pool, policy, self.timer)
         self._eval_pool: EnvPool | None = None
         self.creating = Boundary()  # marks the creation of the environments for evaluation
         self.env_steps = 0
@@ -201,9 +201,8 @@ class Trainer:
             if self.hooks.stopped_by is not None:
                 self.progress.say(f"step {self.env_steps}: {self.hooks.stopped_by}")
             if evaluate and not stop:
-                episodes = self.evaluations.episodes_at_end(self.env_steps, self.config.num_envs, self.episodes)
-                longest = self.evaluations.longest_episode(self.env_steps)
-                evaluation = self.evaluate(episodes, stop, max_episode_steps=longest)
+                extent = self.evaluations.at_end(self.env_steps, self.config.num_envs, self.episodes)
+                evaluation = self.evaluate(extent, stop)
         if self.run is not None:
             if evaluation is not None:
                 self.run.write_evaluation({"step": self.env_steps, **evaluation.to_json()})
@@ -236,10 +235,9 @@ class Trainer:
             if self.run is not None or self.hooks.listens("on_update"):
                 self.hooks.emit("on_update", {**self.train_metrics(), **self.log.time_metrics(self.env_steps)})
         if self.due["eval"].count():
-            episodes = self.evaluations.episodes_during(self.env_steps, self.config.num_envs, self.episodes)
-            longest = self.evaluations.longest_episode(self.env_steps)
-            result = self.evaluate(episodes, stop, stream=SELECTION_EPISODES, max_episode_steps=longest) if episodes else None
-            if episodes and result is None:
+            extent = self.evaluations.during(self.env_steps, self.config.num_envs, self.episodes)
+            result = None if extent is None else self.evaluate(extent, stop, stream=SELECTION_EPISODES)
+            if extent is not None and result is None:
                 return  # stopped early: still due, so it is repeated after resuming
             self.due["eval"].settle()
             if result is not None:
@@ -250,27 +248,23 @@ class Trainer:
         self.progress.update()
 
     def evaluate(
-        self,
-        episodes: int,
-        stop: StopRequest | None = None,
-        *,
-        stream: str = FINAL_EPISODES,
-        max_episode_steps: int | None = None,
+        self, extent: Extent, stop: StopRequest | None = None, *, stream: str = FINAL_EPISODES
     ) -> EvaluationResult | None:
         """Evaluates the deterministic policy on separate environments; training is not affected."""
         self.divergence.check()
         if self._eval_pool is None:
             self._eval_pool = self._make_eval_pool()
-        limit = EpisodeLimit(max_episode_steps or self.config.eval.max_episode_steps, self.config.env_id)
+        limit = EpisodeLimit(extent.longest_episode or self.config.eval.max_episode_steps, self.config.env_id)
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
             result = evaluate_policy(
                 self.collector.policy,
                 self._eval_pool,
-                episodes,
+                extent.episodes,
                 lambda: bool(stop),
                 stream=stream,
                 limit=limit,
+                most_steps=extent.most_steps,
                 watch=self.progress.evaluating,
             )
         self.timer.lap("evaluation")

@@ -57,9 +57,8 @@ class Study:
                     pruner=_make_pruner(pruner, evaluations, runs),
                 )
         except Exception as error:  # SQLite, SQLAlchemy, Alembic and Optuna have their own
-            cause = getattr(error, "orig", error)  # SQLAlchemy puts its query and an address around what SQLite says
             raise ConfigError(
-                f"{self.file} is not a study that can be read ({described(cause)}); choose another --output-dir"
+                f"{self.file} is not a study that can be read ({described(error)}); choose another --output-dir"
             ) from error
         self._require_same(json.loads(json.dumps(made_from)))
 

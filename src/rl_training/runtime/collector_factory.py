@@ -14,14 +14,14 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.rng import TRAINING_EPISODES
 from rl_training.runtime.cadence import PhaseTimer
 from rl_training.runtime.collector import Collector
+from rl_training.runtime.collector_group import CollectorGroup
 from rl_training.runtime.collector_handles import Handle, InlineHandle, ProcessHandle
 from rl_training.runtime.setup import make_pool
 from rl_training.runtime.stretch_collector import Place, Setup
-from rl_training.runtime.stretches import Stretches
 from rl_training.types import ObservationSpec
 
 
-class Collecting:
+class CollectorFactory:
     """Makes the pool and the collectors of a run."""
 
     def __init__(self, config: TrainConfig, factory: EnvFactory | None, recorded: ObservationSpec | None) -> None:
@@ -51,7 +51,7 @@ class Collecting:
             raise ConfigError(problem)
         return pool
 
-    def make(self, pool: EnvPool, policy: Policy, timer: PhaseTimer) -> Collector | Stretches:
+    def make(self, pool: EnvPool, policy: Policy, timer: PhaseTimer) -> Collector | CollectorGroup:
         config = self._config
         if config.collectors.step_by_step:
             return Collector(policy, pool, config.seed, timer)
@@ -68,7 +68,7 @@ class Collecting:
             else:
                 pool.close()
                 handles = self._elsewhere(leaving)
-            return Stretches(config.collectors, handles, policy, timer, leaving.pop_all())
+            return CollectorGroup(config.collectors, handles, policy, timer, leaving.pop_all())
 
     def _elsewhere(self, leaving: contextlib.ExitStack) -> Sequence[Handle]:
         if self._config.collectors.kind == "process":

@@ -35,7 +35,7 @@ RECENT_STRETCHES = 100
 TICK = 0.1
 
 
-class Stretches:
+class CollectorGroup:
     """The collectors of a run, behind the interface of a single ``Collector``."""
 
     def __init__(
