@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from workloads import COMPILED, OURS, WORKLOADS
@@ -26,21 +27,20 @@ HERE = Path(__file__).resolve().parent.parent
 SLICE = 0.02  # seconds
 
 
-class Turns:
-    """Worker processes of which one runs at a time."""
-
-    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
-        self._processes = processes
-
-    def run(self) -> None:
-        """Lets them take turns until all have ended."""
-        for process in self._processes:
+def take_turns(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Lets worker processes, each in a session of its own, run one at a time until all have ended. If this is interrupted,
+    none is left behind."""
+    try:
+        for process in processes:
             _signal(process, signal.SIGSTOP)
-        while running := [process for process in self._processes if process.poll() is None]:
+        while running := [process for process in processes if process.poll() is None]:
             for process in running:
                 _signal(process, signal.SIGCONT)
                 time.sleep(SLICE)
                 _signal(process, signal.SIGSTOP)
+    finally:
+        for process in processes:
+            _signal(process, signal.SIGKILL)
 
 
 def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
@@ -64,7 +64,7 @@ def rates(trees: list[Path], workload: str, candidate: str, seed: int, core: int
             command += ["--seed", str(seed), "--core", str(core)]
             with outputs[-1].open("w") as output:
                 processes.append(subprocess.Popen(command, stdout=output, text=True, env=env, start_new_session=True))
-        Turns(processes).run()
+        take_turns(processes)
         if any(process.returncode for process in processes):
             raise SystemExit(f"{workload}, {candidate}: a worker has failed")
         lines = [json.loads(output.read_text("utf-8").splitlines()[-1]) for output in outputs]
