@@ -209,6 +209,16 @@ def test_what_an_observation_is_taken_for(space: spaces.Space[Any], words: str) 
     assert describe_observation(spec, make_encoder(spec, EncoderConfig(), init_generator(0))) == words
 
 
+@pytest.mark.parametrize(
+    ("cnn", "shown"),
+    [("nature", "NatureCNN"), ("impala", "ImpalaCNN"), ("drq", "NatureCNN (drq)"), ("minatar", "NatureCNN (minatar)")],
+)
+def test_the_convolutions_are_named(cnn: Any, shown: str) -> None:
+    spec = described(spaces.Box(0, 255, (3, 64, 64), np.uint8)).observation
+    encoder = make_encoder(spec, EncoderConfig(cnn=cnn), init_generator(0))
+    assert describe_observation(spec, encoder) == f"image 3x64x64 uint8 -> {shown}"
+
+
 def test_float_images_are_not_rounded() -> None:
     pool = SeededEnvPool(lambda: SpaceEnv(spaces.Box(0.0, 1.0, (40, 40, 3), np.float32)), seed=1)
     pool.reset()

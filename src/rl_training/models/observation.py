@@ -92,6 +92,7 @@ def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Gen
     else:
         layers = {"nature": config.cnn_layers, "drq": PAPER_LAYERS, "minatar": MINATAR_LAYERS}[config.cnn]
         cnn = NatureCNN(leaf.shape, generator, config.cnn_features, layers, centre=config.centre)
+        cnn.layout = None if config.cnn == "nature" else config.cnn
     if config.orthogonal:
         for parameter in cnn.parameters():
             if parameter.dim() > 1:
@@ -218,6 +219,8 @@ def describe_observation(spec: ObservationSpec, network: nn.Module) -> str:
     encoders = (part for part in network.modules() if isinstance(part, ImageEncoder | CustomTrunk))
     encoder = next(encoders, network)
     cnn = type(encoder.module if isinstance(encoder, CustomTrunk) else encoder).__name__
+    if isinstance(encoder, ImageEncoder) and encoder.layout is not None:
+        cnn += f" ({encoder.layout})"
     words = [f"{path_name(leaf.path)}: {_describe_leaf(leaf, cnn)}".removeprefix(": ") for leaf in spec.leaves]
     return ", ".join(words)
 
