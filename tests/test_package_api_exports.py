@@ -15,8 +15,30 @@ from rl_training.algorithms.config import AlgorithmConfig
 from rl_training.experiment.registry import algorithms, get_algorithm
 
 PROMISED = {
-    "rl_training": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "Callback", "ManagedAlgorithm", "load_agent"],
-    "rl_training.api": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "Callback", "ManagedAlgorithm", "load_agent"],
+    "rl_training": [
+        "DQN",
+        "DRQN",
+        "R2D2",
+        "SAC",
+        "DrQ",
+        "DrQv2",
+        "Callback",
+        "ManagedAlgorithm",
+        "load_agent",
+        "load_exported",
+    ],
+    "rl_training.api": [
+        "DQN",
+        "DRQN",
+        "R2D2",
+        "SAC",
+        "DrQ",
+        "DrQv2",
+        "Callback",
+        "ManagedAlgorithm",
+        "load_agent",
+        "load_exported",
+    ],
     "rl_training.algorithms": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "dqn_loss", "drq_loss"],
     "rl_training.data": [
         "FrameReplayBuffer",
@@ -84,7 +106,7 @@ def test_every_registry_entry_has_all_that_it_names(algo: str) -> None:
 
 def test_every_managed_class_is_registered() -> None:
     registered = {entry.public_name for entry in algorithms().values()}
-    assert set(rl_training.__all__) - {"Callback", "ManagedAlgorithm", "load_agent", "managed"} == registered
+    assert set(rl_training.__all__) - {"Callback", "ManagedAlgorithm", "load_agent", "load_exported", "managed"} == registered
 
 
 def test_an_unknown_attribute_is_an_attribute_error() -> None:
