@@ -339,6 +339,3 @@ def test_shifts_move_the_images_of_a_mixture_only() -> None:
     glow = random_shift(torch.from_numpy(raw["glow"]), 2, twin, 3)
     for found, expected in zip(unpack(spec, shifted), (eye, glow, np.tile(raw["pose"], (3, 1))), strict=True):
         np.testing.assert_array_equal(found.numpy(), np.asarray(expected))
-
-
-# ------------------------------------------------------------------------------------------------- several choices
