@@ -14,32 +14,12 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.config import AlgorithmConfig
 from rl_training.experiment.registry import algorithms, get_algorithm
 
+AGENTS = ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2"]
+SURFACE = [*AGENTS, "Callback", "ManagedAlgorithm", "load_agent", "load_exported"]
 PROMISED = {
-    "rl_training": [
-        "DQN",
-        "DRQN",
-        "R2D2",
-        "SAC",
-        "DrQ",
-        "DrQv2",
-        "Callback",
-        "ManagedAlgorithm",
-        "load_agent",
-        "load_exported",
-    ],
-    "rl_training.api": [
-        "DQN",
-        "DRQN",
-        "R2D2",
-        "SAC",
-        "DrQ",
-        "DrQv2",
-        "Callback",
-        "ManagedAlgorithm",
-        "load_agent",
-        "load_exported",
-    ],
-    "rl_training.algorithms": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "dqn_loss", "drq_loss"],
+    "rl_training": SURFACE,
+    "rl_training.api": SURFACE,
+    "rl_training.algorithms": [*AGENTS, "dqn_loss", "drq_loss"],
     "rl_training.data": [
         "FrameReplayBuffer",
         "NStepAccumulator",
