@@ -55,13 +55,14 @@ def variants() -> dict[str, dict[str, str]]:
         {"ONEDNN_MAX_CPU_ISA": "SSE41"},
         {"MKL_CBWR": "COMPATIBLE"},
         {"NPY_DISABLE_CPU_FEATURES": features} if features else {},
+        {"OPENBLAS_CORETYPE": "Nehalem"},
     ]
     found = [
         {name: value for one in narrow for name, value in one.items()},
         *narrow,
         {"ATEN_CPU_CAPABILITY": "avx2"} if wide and wider else {},
         {"ONEDNN_MAX_CPU_ISA": "AVX2"} if wide and wider else {},
-        {"OPENBLAS_CORETYPE": "Haswell"} if wide else {},
+        {"OPENBLAS_CORETYPE": "Haswell"} if wide and wider else {},
     ]
     return {" ".join(f"{name}={value}" for name, value in one.items()): one for one in found if one}
 
