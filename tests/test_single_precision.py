@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from rl_training.algorithms import compiled_graph
 from rl_training.algorithms.base import init_generator
-from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.dqn import DQN, DQNConfig
 from rl_training.algorithms.sac import SAC
 from rl_training.models import ObservationNormalizer, encoder
 from rl_training.rng import RandomStreams
@@ -85,7 +85,7 @@ def test_the_statistics_of_observations_stay_where_doubles_are(monkeypatch: pyte
     np.testing.assert_allclose(normalizer.mean.numpy(), obs.astype(np.float64).mean(axis=0))
 
 
-class AllTrue(NoDoubles):
+class AllTrue(NoDoubles):  # type: ignore[no-untyped-call]
     """Reads true wherever the device ``meta`` has no number to read."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -97,7 +97,7 @@ class AllTrue(NoDoubles):
 def test_weights_are_checked_where_statistics_have_stayed_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights are on the device and the statistics on the CPU: no operation takes both."""
     monkeypatch.setattr(encoder, "SINGLE_PRECISION", ("meta",))
-    config = DQN.config_class(hidden_sizes=(8,), normalize_observations=True)
+    config = DQNConfig(hidden_sizes=(8,), normalize_observations=True)
     policy = DQN.make_policy(config, DISCRETE, init_generator(0))
     policy.network.to("meta")
     assert {value.device.type for value in policy.network.state_dict().values()} == {"cpu", "meta"}

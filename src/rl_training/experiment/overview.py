@@ -38,7 +38,7 @@ def _search(folder: Path) -> Iterator[Path]:
 def step_of(path: Path, log: Sequence[Mapping[str, Any]]) -> int:
     """The last step that a run has logged or saved. The name of a checkpoint that was renamed or copied does not count."""
     saved = next((step for step in map(_saved_step, step_directories(path)) if step is not None), 0)
-    return max([saved, *(record["step"] for record in log)])
+    return max([saved, *(int(record["step"]) for record in log)])
 
 
 def _saved_step(checkpoint: Path) -> int | None:
