@@ -23,7 +23,7 @@ from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.pool import SeededEnvPool
 from rl_training.errors import ConfigError
 from rl_training.runtime.sessions import start_training
-from rl_training.runtime.setup import make_pool
+from rl_training.runtime.setup import make_pool, require_room_to_learn
 from rl_training.runtime.trainer import Trainer
 from rl_training.types import ActionSpec, Step
 
@@ -60,6 +60,17 @@ def test_networks_and_rollouts_that_do_not_fit(algo: str, settings: dict[str, An
     with pytest.raises(ConfigError, match=r"needs \d+\.\d GB, but"):
         start_training(tiny_config(algo, algo_kwargs=settings, total_timesteps=10**14))
     assert not Path("runs").exists()
+
+
+def test_a_network_that_fits_but_leaves_no_room_to_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times as much is needed: gradients, and two averages of them."""
+    policy = Trainer(tiny_config("dqn")).policy
+    count = sum(parameter.numel() for parameter in policy.network.parameters())
+    monkeypatch.setattr("rl_training.data.memory.available_memory", lambda: 12 * count)
+    require_room_to_learn(policy)
+    monkeypatch.setattr("rl_training.data.memory.available_memory", lambda: 12 * count - 1)
+    with pytest.raises(ConfigError, match=rf"learning {count} parameters needs .* free; .* such as hidden_sizes"):
+        require_room_to_learn(policy)
 
 
 def test_worker_processes_that_do_not_fit() -> None:

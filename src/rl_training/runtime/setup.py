@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
+from rl_training.algorithms.policy import Policy
 from rl_training.data.memory import require_memory
 from rl_training.envs.factory import AnyVectorEnv, EnvFactory, GivenEnv, RegisteredEnv
 from rl_training.envs.final_info import SUCCESS
@@ -121,6 +122,16 @@ def _require_resources(config: TrainConfig, num_envs: int, workers: str) -> None
         (evaluated, BYTES_PER_EPISODE, "episodes in an evaluation", "eval.episodes and eval.final_episodes"),
     ):
         require_memory(count * size, f"a run with {count} {what}", f"lower {setting}")
+
+
+def require_room_to_learn(policy: Policy) -> None:
+    """Refuses a network whose gradients and averages of gradients would not fit into memory beside it."""
+    parameters = list(policy.network.parameters())
+    require_memory(
+        3 * sum(parameter.nbytes for parameter in parameters if parameter.device.type == "cpu"),
+        f"learning {sum(parameter.numel() for parameter in parameters)} parameters",
+        "lower the sizes of the network in algo_kwargs, such as hidden_sizes",
+    )
 
 
 def usable_device(name: str) -> torch.device:

@@ -40,7 +40,7 @@ from rl_training.runtime.learner import Learner, make_learner
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.result import TrainResult as TrainResult
 from rl_training.runtime.run_log import RunLog
-from rl_training.runtime.setup import make_pool, usable_device
+from rl_training.runtime.setup import make_pool, require_room_to_learn, usable_device
 from rl_training.runtime.signals import StopRequest
 from rl_training.runtime.stop_at_return import StopAtReturn
 from rl_training.runtime.stopping import TrainerStop
@@ -80,6 +80,7 @@ class Trainer:
             policy = algorithm_class.make_policy(config.algo_kwargs, pool.spec, init_generator(config.seed))
             self.device = usable_device(config.device)
             policy.network.to(self.device)
+            require_room_to_learn(policy)
             self.algorithm: Algorithm[Any, Any] = algorithm_class(policy, config.algo_kwargs, self.streams)
             if isinstance(self.algorithm, OffPolicyAlgorithm):
                 self.algorithm.actor_priorities = config.collectors.actor_priorities
