@@ -34,6 +34,7 @@ WORKLOADS = {
     "frames-1e5": ("1e5 frames of 84x84", 100_000),
 }
 SAVES, NEW = 3, 0.05
+RESUMES = 3  # the fastest of them counts
 TOGETHER = 10_000  # transitions added per call while the replay is filled
 EPISODE = 500
 
@@ -174,7 +175,8 @@ def measure(source: Path, workload: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
         without = in_process(source, "without", workload, Path(other))
         saved = in_process(source, "save", workload, Path(folder))
-        resumed = in_process(source, "resume", workload, Path(folder))
+        resumes = [in_process(source, "resume", workload, Path(folder)) for _ in range(RESUMES)]
+        resumed = min(resumes, key=lambda found: float(found["seconds"]))
     return {"without": without, "save": saved, "resume": resumed}
 
 
