@@ -133,6 +133,8 @@ def test_the_collector_is_off_only_while_torch_is_imported() -> None:
         "    return real(name, *rest)\n"
         "builtins.__import__ = importing\n"
         "from rl_training.cli import main\n"
-        "assert main(['predict', 'nothing']) == 2 and seen[0] is False and gc.isenabled(), seen"
+        "assert main(['predict', 'nothing']) == 2 and seen[0] is False and gc.isenabled(), seen[:3]\n"
+        "frozen = gc.get_freeze_count()\n"
+        "assert main(['predict', 'nothing']) == 2 and gc.get_freeze_count() == frozen > 10_000"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)

@@ -15,12 +15,14 @@ def warn(message: str) -> None:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Switches the garbage collector off for the import of torch: all that it makes stays, and looking for what does not
-    takes a tenth of the import's time."""
-    was_enabled = gc.isenabled()
+    """Keeps the garbage collector away from what the import of torch makes, now and later: all of it stays, and looking for
+    what does not takes a fifth of a short command's time."""
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.freeze()
+        gc.enable()
