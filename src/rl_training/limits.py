@@ -1,7 +1,10 @@
-"""The limits that the system sets for this process; None on Windows, which does not report them in this way."""
+"""The limits that the system sets for this process (None on Windows, which does not report them in this way), and how this
+process keeps the memory that it has."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 from pathlib import Path
 
@@ -41,3 +44,21 @@ def machine_memory() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
+
+
+#: Options of glibc's mallopt(3): how much free memory at the end of the heap is given back, and from which size on a block is
+#: mapped by itself, and so given back at once.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_KEPT, _LARGEST_ON_HEAP = 1 << 27, 1 << 25
+
+
+def keep_freed_memory() -> None:
+    """Lets glibc keep up to 128 MB of freed memory. By default it gives the arrays of an update back to the system after the
+    update, and each of their pages costs a fault when it comes back: a quarter of the time of an eager update of QR-DQN.
+    Variables of the user's (``MALLOC_...``) are respected, and other C libraries are left alone."""
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # TypeError: Windows has no library without a name
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_TRIM_THRESHOLD, _KEPT)
+        mallopt(_MMAP_THRESHOLD, _LARGEST_ON_HEAP)

@@ -22,6 +22,7 @@ from rl_training.experiment.changes import Change
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import Initial, Run
+from rl_training.limits import keep_freed_memory
 from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, RandomStreams
 from rl_training.runtime.announcements import announce_changes, announce_no_updates, announce_run
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
@@ -62,6 +63,7 @@ class Trainer:
         recorded: ObservationSpec | None = None,
     ) -> None:
         """``recorded`` is the observation spec of a checkpoint, which takes precedence over the environment's."""
+        keep_freed_memory()
         self.config = config
         self.run = run
         self.progress = progress or Progress()
