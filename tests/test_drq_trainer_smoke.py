@@ -59,7 +59,9 @@ def test_the_memory_of_the_replay_is_reported_before_the_start(tmp_path: Path, c
     assert trainer.learner.nbytes == pytest.approx(100_000 * 1.05 * (12 * 12 + 4 + 4 + 4 + 4 + 4) + 800_000, rel=0.01)
     assert "replay 18." in describe_run(trainer)
     train_drq(tiny_config("drq", output_dir=str(tmp_path / "run"), total_timesteps=30))
-    agent = DrQ(env_of_tests("drq", "RandomWalk")["env_id"], buffer_size=150, learning_starts=5, cnn_layers=[[4, 3, 2]])
+    agent = DrQ(
+        env_of_tests("drq", "RandomWalk")["env_id"], buffer_size=150, batch_size=4, learning_starts=5, cnn_layers=[[4, 3, 2]]
+    )
     agent.learn(10, progress=True)
     messages = [line for line in capsys.readouterr().err.splitlines() if "MB" in line]
     assert [re.findall(r"^drq on .* replay [\d.]+ MB, writing to (.*)$", line) for line in messages] == [
