@@ -65,7 +65,7 @@ format: $(READY)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-stubs: $(READY)  ## write the signatures of all agents for editors, and the README's table of algorithms
+stubs: $(READY)  ## write the signatures of all agents for editors, and the README's tables
 	PYTHONPATH=tests $(BIN)/python tests/make_stubs.py
 
 golden: $(READY)  ## write the golden runs of a new release into tests/golden

@@ -70,7 +70,6 @@ COSTLY: dict[str, Collection[str]] = {
             "test_a_run_with_a_fault_is_saved_and_continues_once_it_is_fixed",
             "test_a_schedule_and_its_short_form_are_the_same_run",
             "test_acting_with_a_copy_of_the_weights_is_the_same_run",
-            "test_an_onnx_export_gives_the_same_actions",
             "test_both_paths_learn_the_same",
             "test_continuing_to_a_larger_total_equals_one_long_run",
             "test_evaluation_and_logging_do_not_disturb_training",
@@ -86,6 +85,7 @@ COSTLY: dict[str, Collection[str]] = {
         FEW,
     ),
     # those that export what they have trained
+    "test_an_onnx_export_gives_the_same_actions": ["recurrent_ppo", "sac"],
     "test_a_pair_is_an_actor_and_a_critic": ["sac"],
     "test_a_run_resumes_exactly_predicts_and_is_exported": ["r2d2"],
     "test_every_algorithm_learns_with_them_and_is_exported": ["sac"],

@@ -1,5 +1,5 @@
 """Writes what is derived from the algorithms: ``rl_training/__init__.pyi``, from which editors and type checkers know the
-arguments of every agent's constructor, and the README's table.
+arguments of every agent's constructor, and the README's tables, that of environments from the guide to them.
 
 python tests/make_stubs.py
 """
@@ -17,6 +17,7 @@ from rl_training.experiment.registry import AlgorithmClass, built_in
 STUB = Path(rl_training.__file__).with_suffix(".pyi")
 ROOT = Path(__file__).parent.parent
 TABLE = re.compile(r"(?<=\|---\|---\|---\|---\|---\|\n)(?:\| \[.*\n)+")
+PACKAGES = re.compile(r"\| package \| extra \| command \|\n(?:\|.*\n)+")
 OBSERVATIONS = {
     ("vector", "image", "mixed"): "vector, image, both",
     ("image", "mixed"): "image, with vectors beside it",
@@ -39,6 +40,7 @@ from typing import Any, Literal
 from rl_training.api import Callback as Callback
 from rl_training.api import ManagedAlgorithm as ManagedAlgorithm
 from rl_training.api import load_agent as load_agent
+from rl_training.api import load_exported as load_exported
 from rl_training.api import managed as managed
 from rl_training.api.environments import EnvLike
 
@@ -67,9 +69,12 @@ def _class_stub(algorithm: AlgorithmClass) -> str:
 
 
 def readme_text() -> str:
-    """The README with the table of this version's algorithms."""
+    """The README with the table of this version's algorithms, and that of the guide to environments."""
     rows = "".join(map(_row, built_in().values()))
-    return TABLE.sub(lambda found: rows, (ROOT / "README.md").read_text("utf-8"), count=1)
+    guide = PACKAGES.search((ROOT / "docs" / "guides" / "other_environments.md").read_text("utf-8"))
+    assert guide is not None
+    text = TABLE.sub(lambda found: rows, (ROOT / "README.md").read_text("utf-8"), count=1)
+    return PACKAGES.sub(lambda found: guide[0], text, count=1)
 
 
 def _row(algorithm: AlgorithmClass) -> str:

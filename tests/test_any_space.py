@@ -193,10 +193,13 @@ def test_frames_stored_once_are_whole_observations(
         (spaces.Box(0, 255, (84, 84), np.uint8), "image 1x84x84 uint8 -> NatureCNN"),
         (spaces.Box(0.0, 1.0, (64, 64, 3), np.float32), "image 3x64x64 float32 in [0, 1], stored as it is with 4 bytes per "
          "pixel (turned from 64x64x3, channels last) -> NatureCNN"),
+        (spaces.Box(0.0, 1.0, (84, 84), np.float32),
+         "image 1x84x84 float32 in [0, 1], stored as it is with 4 bytes per pixel -> NatureCNN"),
         (spaces.Box(0, 255, (6, 7), np.uint8), "vector 42"),  # a board
+        (spaces.Box(0.0, 1.0, (6, 7), np.float32), "vector 42"),
         (spaces.Box(0.0, 1.0, (4, 5, 2), np.float32), "vector 40"),
         (spaces.Box(-1.0, 1.0, (64, 64, 3), np.float32), "vector 12288"),
-        (spaces.MultiDiscrete([2, 3]), "2 whole number(s) as one-hot 5"),
+        (spaces.MultiDiscrete([2, 3]), "2 whole numbers as one-hot 5"),
         (spaces.Dict({"eye": spaces.Box(0, 255, (3, 64, 64), np.uint8), "pose": spaces.Box(-1, 1, (2,), np.float32)}),
          "eye: image 3x64x64 uint8 -> NatureCNN, pose: vector 2"),
     ],
@@ -204,6 +207,16 @@ def test_frames_stored_once_are_whole_observations(
 def test_what_an_observation_is_taken_for(space: spaces.Space[Any], words: str) -> None:
     spec = described(space).observation
     assert describe_observation(spec, make_encoder(spec, EncoderConfig(), init_generator(0))) == words
+
+
+@pytest.mark.parametrize(
+    ("cnn", "shown"),
+    [("nature", "NatureCNN"), ("impala", "ImpalaCNN"), ("drq", "NatureCNN (drq)"), ("minatar", "NatureCNN (minatar)")],
+)
+def test_the_convolutions_are_named(cnn: Any, shown: str) -> None:
+    spec = described(spaces.Box(0, 255, (3, 64, 64), np.uint8)).observation
+    encoder = make_encoder(spec, EncoderConfig(cnn=cnn), init_generator(0))
+    assert describe_observation(spec, encoder) == f"image 3x64x64 uint8 -> {shown}"
 
 
 def test_float_images_are_not_rounded() -> None:
@@ -326,6 +339,3 @@ def test_shifts_move_the_images_of_a_mixture_only() -> None:
     glow = random_shift(torch.from_numpy(raw["glow"]), 2, twin, 3)
     for found, expected in zip(unpack(spec, shifted), (eye, glow, np.tile(raw["pose"], (3, 1))), strict=True):
         np.testing.assert_array_equal(found.numpy(), np.asarray(expected))
-
-
-# ------------------------------------------------------------------------------------------------- several choices

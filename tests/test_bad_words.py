@@ -333,12 +333,3 @@ def test_a_run_says_once_that_observations_are_outside_their_space(capsys: pytes
     assert main((*TRAIN, MISBEHAVING, *lies)) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if "outside its observation_space" in line]
     assert len(said) == 1
-
-
-# ---------------------------------------------------------------------------------------------------------- predicting
-
-
-# ----------------------------------------------------------------------------------------------------------- resources
-
-
-# --------------------------------------------------------------------------------------------------- edges of the spaces

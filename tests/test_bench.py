@@ -307,9 +307,3 @@ def test_the_seeds_of_an_entry_begin_at_its_first() -> None:
     planned = [(job.config, job.seed) for job in plan.planned_jobs()]
     assert planned[:4] == [("tiny.yaml", 3000), ("other.yaml", 0), ("tiny.yaml", 3001), ("other.yaml", 1)]
     assert len(planned) == entry.seeds + DEFAULT_SEEDS
-
-
-# ----------------------------------------------------------------------------------------------------------- peers
-
-
-# ------------------------------------------------------------------------------------------------------- bad input

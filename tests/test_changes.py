@@ -338,6 +338,3 @@ def test_a_new_total_from_python_is_recorded(run: Path) -> None:
     assert [note["settings"] for note in changes_of(run)] == [{"total_timesteps": {"from": 240, "to": 300}}]
     with managed("dqn").resume(run) as agent:  # unedited
         assert agent.config.total_timesteps == 300
-
-
-# ------------------------------------------------------------------------------------------------------ edited by hand

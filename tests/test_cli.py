@@ -346,9 +346,3 @@ def assert_is_a_drawing(path: Path) -> None:
     assert pixels.shape[0] > 300
     assert pixels.shape[1] > 500
     assert pixels.std() > 0.01, "the picture is blank"
-
-
-# ------------------------------------------------------------------------------------------------ as people type it
-
-
-# ------------------------------------------------------------------------------------------------- the first answer

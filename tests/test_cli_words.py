@@ -122,3 +122,17 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     os.close(writer)
     assert process.communicate(timeout=PATIENCE)[1] == ""
     assert process.returncode == 0
+
+
+def test_the_collector_is_off_only_while_torch_is_imported() -> None:
+    script = (
+        "import builtins, gc, sys\n"
+        "real, seen = builtins.__import__, []\n"
+        "def importing(name, *rest):\n"
+        "    if name == 'torch': seen.append(gc.isenabled())\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = importing\n"
+        "from rl_training.cli import main\n"
+        "assert main(['predict', 'nothing']) == 2 and seen[0] is False and gc.isenabled(), seen"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)

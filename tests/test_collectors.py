@@ -309,12 +309,14 @@ def test_the_returns_of_those_that_explore_least_are_logged(tmp_path: Path) -> N
     assert "return_mean_lowest_epsilon" not in EpisodeStatistics.of(stretch_config("dqn", tmp_path)).metrics()
 
 
-def test_a_program_that_would_train_again_in_each_process_is_told_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", ["collectors={'kind': 'process', 'count': 2}", "env_workers='subprocess'"])
+def test_a_script_that_would_train_again_in_each_process_is_told_so(processes: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import rl_training\n"
-        "agent = rl_training.DQN('CartPole-v1', num_envs=2, collectors={'kind': 'process', 'count': 2}, learning_starts=50)\n"
+        f"agent = rl_training.DQN('CartPole-v1', num_envs=2, {processes}, learning_starts=50)\n"
         "agent.learn(200)\n"
     )
     done = finish_python(tmp_path / "program.py", cwd=tmp_path)
     assert done.returncode != 0
-    assert "must do so below if __name__ == '__main__':" in done.stderr
+    assert "must train below if __name__ == '__main__':" in done.stderr
+    assert "bootstrapping" not in done.stderr  # multiprocessing's own words, from each of them

@@ -317,12 +317,3 @@ def test_an_exported_policy_without_versions_is_of_the_first(run: Path, tmp_path
     assert (description.pop("written_by"), description.pop("part_versions")) == (__version__, {"agent": 1, "policy": 1})
     save_file(load_file(file), file, metadata={"rl_training": json.dumps(description)})
     load_exported(file)
-
-
-# -------------------------------------------------------------------------------------------------------- defaults
-
-
-# ---------------------------------------------------------------------------------------------------- renamed settings
-
-
-# ---------------------------------------------------------------------------------------- configs of other versions

@@ -375,6 +375,3 @@ def test_a_signal_while_compiling_leaves_a_run_to_resume(tmp_path: Path) -> None
     assert "saved at step 0" in output
     assert finish("resume", str(stopped)).returncode == 0
     assert final_fingerprint(stopped) == final_fingerprint(whole)
-
-
-# ------------------------------------------------------------------------------------------- without a compiler

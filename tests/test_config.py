@@ -52,11 +52,16 @@ def test_numbers_that_yaml_leaves_as_text_are_numbers(text: str) -> None:
     assert learning_rate == 1e-3
 
 
-def test_a_wrapper_may_have_its_arguments_below_its_name() -> None:
+def test_a_wrapper_may_have_its_arguments_below_its_name_or_be_a_name() -> None:
     data: dict[str, Any] = {"algo": "dqn", "env_id": "CartPole-v1"}
     config = resolve_config({**data, "wrappers": [{"select_observation": {"keys": ["a"]}}, {"my_env:Half": {}}]})
     assert config.wrappers == ({"name": "select_observation", "keys": ["a"]}, {"name": "my_env:Half"})
     assert "unknown wrapper 'select'" in message_of({**data, "wrappers": [{"select": {"keys": ["a"]}}]})
+    assert resolve_config({**data, "wrappers": ["atari", "my_env:Half"]}).wrappers == (
+        {"name": "atari"},
+        {"name": "my_env:Half"},
+    )
+    assert "unknown wrapper 'nonsense'" in message_of({**data, "wrappers": ["nonsense"]})
     for wrapper in ({"select_observation": ["a"]}, {"my_env:Half": {"name": "other"}}, {}):
         assert "a wrapper needs a name" in message_of({**data, "wrappers": [wrapper]})
 

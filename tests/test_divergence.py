@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import ON_POLICY, config_fields, tiny_config
-from safetensors.numpy import load_file
+from forgery import forge
+from safetensors.numpy import load_file, save_file
 
 from rl_training.api import load_agent, managed
 from rl_training.cli import main
@@ -116,6 +117,19 @@ def test_nothing_is_saved_or_evaluated_after_the_weights_have_diverged(tmp_path:
     assert not (tmp_path / "elsewhere").exists()
     assert [path.name for path in step_directories(run)] == ["step-0000000060"]
     assert all_finite(step_directories(run)[0])
+
+
+def test_a_checkpoint_that_is_not_finite_is_not_called_the_last_finite_one(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Earlier versions wrote such checkpoints."""
+    file = step_directories(run)[0] / "policy.safetensors"
+    save_file({name: np.full_like(array, np.nan) for name, array in load_file(file).items()}, file)
+    forge(step_directories(run)[0])
+    assert main(["resume", str(run), "--total-timesteps", "250", "--quiet"]) == 3
+    said = capsys.readouterr().err
+    assert "training had diverged before this session began at step 240: the weights" in said
+    assert "last finite" not in said
 
 
 def test_the_command_line_has_an_exit_code_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

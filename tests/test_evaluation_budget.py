@@ -71,14 +71,15 @@ def test_the_budget_in_numbers() -> None:
     assert budget.during(1_000, 1, seen) is None  # one episode has at least 1000 steps
     seen.load_state_dict({"count": 1, "returns": [0.0], "lengths": [100], "successes": [], "least_returns": []})
     assert budget.during(1_000, 1, seen) is None  # 50 steps
-    assert budget.during(8_000, 1, seen) == Extent(4, 1_000, 400)
+    assert budget.during(8_000, 1, seen) == Extent(4, 400, 400)
     budget.on_evaluation(EvaluationResult([0.0] * 4, [50] * 4))
     assert budget.during(8_000, 1, seen) is None  # 200 steps are left, and training episodes have 100
-    assert budget.at_end(8_000, 1, seen) == Extent(6, 1_000, 600)
+    assert budget.at_end(8_000, 1, seen) == Extent(6, 600, 600)
     budget.on_evaluation(EvaluationResult([0.0] * 4, [500] * 4))  # the policy has become better than training shows
     last = Extent((10_000 - 2_200) // 500, 7_800, 7_800)  # an episode may take all that is left
     assert budget.at_end(100_000, 1, seen) == last
-    assert budget.at_end(100, 1, seen) == Extent(1, 1_000, 0)
+    assert budget.at_end(100, 1, seen) is None
+    assert budget.at_end(100, 1, seen, asked=True) == Extent(1, 1_000)
     again = EvaluationBudget(resolve_config({"algo": "dqn", "env_id": "x"}).eval)
     again.load_state_dict(budget.state_dict())
     assert again.at_end(100_000, 1, seen) == last
@@ -87,21 +88,24 @@ def test_the_budget_in_numbers() -> None:
 @pytest.mark.parametrize(
     ("settings", "steps", "usual", "longest"),
     [
-        ({}, 300, None, 1_000),
-        ({}, 50_000, None, 5_000),
-        ({}, 20_000, 7_000, 7_000),
-        ({"max_episode_steps": 70}, 50_000, None, 70),
+        ({}, 300, None, 0),
+        ({}, 50_000, 20, 5_000),
+        ({}, 20_000, 7_000, 0),
+        ({"max_episode_steps": 70}, 50_000, 20, 70),
+        ({"max_episode_steps": 7_000}, 50_000, 20, 5_000),
         ({"final_episodes": 2}, 300, None, None),
     ],
 )
-def test_an_evaluated_episode_takes_no_more_than_the_budget_or_a_usual_one(
+def test_an_evaluated_episode_takes_no_more_than_the_budget(
     settings: dict[str, int], steps: int, usual: int | None, longest: int | None
 ) -> None:
+    """0: it is left out."""
     config = resolve_config({"algo": "dqn", "env_id": "x", "eval": settings}).eval
     seen = EpisodeStatistics()
     if usual is not None:
         seen.on_episode(Episode(0, 0, 0.0, usual))
-    assert EvaluationBudget(config).at_end(steps, 1, seen).longest_episode == longest
+    extent = EvaluationBudget(config).at_end(steps, 1, seen)
+    assert (0 if extent is None else extent.longest_episode) == longest
 
 
 @pytest.mark.parametrize(
@@ -123,39 +127,68 @@ def test_episodes_that_cost_too_much_are_left_out(most_steps: int | None, episod
 
 
 class StuckEnv(gym.Env[Any, Any]):
-    """Ends when an action differs from the one before, which a policy that does not explore never brings about."""
+    """Ends when an action differs from the one before, which a policy that does not explore never brings about, or with
+    ``length`` after that many steps."""
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
     steps = 0  # of all environments
+    most = 20_000  # of them: a test in which evaluations have no end fails
+
+    def __init__(self, length: int | None = None) -> None:
+        self._length = length
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         self._last: int | None = None
+        self._taken = 0
         return np.zeros(2, np.float32), {}
 
     def step(self, action: int) -> Any:
-        ended = self._last not in (None, action)
+        self._taken += 1
+        ended = self._last not in (None, action) if self._length is None else self._taken == self._length
         self._last = action
         StuckEnv.steps += 1
+        assert StuckEnv.steps < self.most, "evaluating does not end"
         return np.zeros(2, np.float32), 1.0, ended, False, {}
 
 
-def test_a_policy_that_is_stuck_costs_no_more_than_a_few_budgets(tmp_path: Path) -> None:
+EXPLORES = {**TINY, "exploration_initial_eps": 1.0, "exploration_final_eps": 1.0}
+
+
+def train_stuck(folder: Path, **values: object) -> int:
+    """Trains on ``StuckEnv`` and returns the steps that evaluating took."""
+    StuckEnv.steps = 0
+    write_config(folder / "c.yaml", env_id="test_evaluation_budget:StuckEnv", total_timesteps=4_000, **values)
+    assert main(["train", f"--config={folder}/c.yaml", f"--output-dir={folder}/run"]) == 0
+    return StuckEnv.steps - 4_000
+
+
+def test_an_episode_that_does_not_end_is_stopped_by_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Training has episodes of three steps, so that a hundred would cost less than a tenth."""
-    settings = {**TINY, "exploration_initial_eps": 1.0, "exploration_final_eps": 1.0}
-    write_config(tmp_path / "c.yaml", env_id="test_evaluation_budget:StuckEnv", total_timesteps=4_000, algo_kwargs=settings)
-    assert main(["train", f"--config={tmp_path}/c.yaml", f"--output-dir={tmp_path}/run", "--quiet"]) == 0
-    assert evaluated_steps(tmp_path / "run") == (0, 1_000)  # one episode of the usual limit, and not a hundred
-    assert StuckEnv.steps - 4_000 < 2_000, "with the beginnings of those that were left out"
+    steps = train_stuck(tmp_path, algo_kwargs=EXPLORES)
+    assert evaluated_steps(tmp_path / "run") == (0, 400)  # one episode, and not a hundred
+    assert steps < 3 * 400, "with the beginnings of those that were left out"
+    assert "was stopped after 400 steps, so its return is that of these steps" in capsys.readouterr().err
 
 
-def test_an_episode_that_does_not_end_is_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    endless = {"env_id": "rl_training_test_envs:Counting-v0", "env_kwargs": {"length": 10**9}}
-    write_config(tmp_path / "c.yaml", **endless, total_timesteps=300)
-    assert main(["train", f"--config={tmp_path}/c.yaml", f"--output-dir={tmp_path}/run"]) == 0
-    assert evaluated_steps(tmp_path / "run") == (0, 1_000)
-    assert "was stopped after 1000 steps, so its return is that of these steps" in capsys.readouterr().err
+@pytest.mark.parametrize("length", [10**9, 1_000], ids=["none has ended", "some have ended"])
+def test_an_evaluation_that_costs_too_much_is_left_out(
+    length: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train_stuck(tmp_path, env_kwargs={"length": length}) == 0
+    assert not (tmp_path / "run" / "evaluation.json").exists()
+    summary = capsys.readouterr().out
+    assert "evaluation: left out, because an episode may take more than eval.budget of the training steps" in summary
+    assert "evaluation.json" not in summary
+
+
+def test_an_evaluation_that_is_asked_for_has_an_episode() -> None:
+    with DQN("CartPole-v1", total_timesteps=150, **TINY) as agent:  # a tenth is less than an episode
+        result = agent.learn(evaluate=True).result
+        assert result is not None
+        assert result.evaluation is not None
+        assert len(result.evaluation.returns) == 1
 
 
 def test_a_resumed_run_evaluates_the_same(tmp_path: Path) -> None:

@@ -359,6 +359,3 @@ def _steps_of_transitions(trainer: Trainer) -> list[int]:
     assert isinstance(trainer.learner, OffPolicyLearner)
     batch = trainer.learner.replay.sample(0)
     return [round(10 * step) for step in (batch.next_obs[:, 1] - batch.obs[:, 1]).tolist()]
-
-
-# ------------------------------------------------------------------------------------------------------ evaluation

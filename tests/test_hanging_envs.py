@@ -277,9 +277,3 @@ def test_a_worker_goes_on_when_the_thread_that_started_it_ends() -> None:
     pool.reset()
     pool.step(np.zeros(1, np.int64))
     pool.close()
-
-
-# -------------------------------------------------------------------------------------------------- env_timeout
-
-
-# ------------------------------------------------------------------------------------------------- the boundary

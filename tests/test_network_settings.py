@@ -115,7 +115,7 @@ def test_every_algorithm_learns_with_them_and_is_exported(algo: str, exported: s
 IMAGES = [name for name in ALGORITHMS if "cnn" in config_fields(name)]
 
 
-CNNS_FAST = {("impala", "onnx"), ("drq", "safetensors")}
+CNNS_FAST = {("impala", "safetensors"), ("drq", "safetensors")}
 CNNS = [
     pytest.param(algo, cnn, suffix, marks=[] if (cnn, suffix) in CNNS_FAST else [pytest.mark.slow])
     for algo in IMAGES

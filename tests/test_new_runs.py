@@ -258,7 +258,7 @@ def test_python_overwrites_too(old: Path) -> None:
         agent.learn(40)
         agent.learn(60)  # continues, and does not overwrite itself
     assert not (old / OLD_FILES[0]).exists()
-    with DQN.from_config("dqn/cartpole", overwrite=True, train_freq=1, **settings) as agent:
+    with DQN.from_config("dqn/cartpole", overwrite=True, train_freq=20, gradient_steps=1, **settings) as agent:
         agent.learn()
     assert json.loads((old / "metadata.json").read_text())["command"] == "DQN.learn"
 

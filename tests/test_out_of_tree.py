@@ -99,6 +99,7 @@ def use(env: dict[str, str], trained: Path, folder: Path, exported: str) -> None
     assert len(json.loads(done.stdout.splitlines()[0])["returns"]) == 2
 
 
+@pytest.mark.slow
 def test_it_compiles_for_free(installed: dict[str, str], tmp_path: Path) -> None:
     """Both paths by the graph's own operations: the real compiler is tested with the algorithms of this package."""
     script = f"""

@@ -14,10 +14,12 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.config import AlgorithmConfig
 from rl_training.experiment.registry import algorithms, get_algorithm
 
+AGENTS = ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2"]
+SURFACE = [*AGENTS, "Callback", "ManagedAlgorithm", "load_agent", "load_exported"]
 PROMISED = {
-    "rl_training": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "Callback", "ManagedAlgorithm", "load_agent"],
-    "rl_training.api": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "Callback", "ManagedAlgorithm", "load_agent"],
-    "rl_training.algorithms": ["DQN", "DRQN", "R2D2", "SAC", "DrQ", "DrQv2", "dqn_loss", "drq_loss"],
+    "rl_training": SURFACE,
+    "rl_training.api": SURFACE,
+    "rl_training.algorithms": [*AGENTS, "dqn_loss", "drq_loss"],
     "rl_training.data": [
         "FrameReplayBuffer",
         "NStepAccumulator",
@@ -84,7 +86,7 @@ def test_every_registry_entry_has_all_that_it_names(algo: str) -> None:
 
 def test_every_managed_class_is_registered() -> None:
     registered = {entry.public_name for entry in algorithms().values()}
-    assert set(rl_training.__all__) - {"Callback", "ManagedAlgorithm", "load_agent", "managed"} == registered
+    assert set(rl_training.__all__) - {"Callback", "ManagedAlgorithm", "load_agent", "load_exported", "managed"} == registered
 
 
 def test_an_unknown_attribute_is_an_attribute_error() -> None:

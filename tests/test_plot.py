@@ -66,6 +66,14 @@ def test_many_differences_are_shortened_and_labels_stay_apart(tmp_path: Path) ->
     assert labels(first, second, other)[:2] == [f"{shown} #1", f"{shown} #2"]
 
 
+def test_labels_show_the_arguments_of_wrappers(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / name, wrappers=[{"name": "my_package.wrappers:ScaledReward", "scale": scale}, {"name": "atari"}])
+        for name, scale in (("a", 2.0), ("b", 3.5))
+    ]
+    assert labels(*runs) == ["wrappers=ScaledReward(scale=2), atari", "wrappers=ScaledReward(scale=3.5), atari"]
+
+
 def test_the_metric_is_chosen_by_its_name(tmp_path: Path) -> None:
     log = [
         {"kind": "train", "step": 1, "return_mean": 5.0, "loss": 0.5, "time/seconds": 2},

@@ -15,13 +15,15 @@ import termios
 from pathlib import Path
 
 import pytest
-from conftest import SHORT
+from conftest import SHORT, tiny_values
 from moments import PATIENCE, finish, start
 
 from rl_training.errors import counted
+from rl_training.experiment.config import resolve_config
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.hooks import Training
 from rl_training.runtime.progress import BarProgress, LineProgress, Progress, choose_progress
+from rl_training.runtime.trainer import Trainer
 
 TINY = (*SHORT, "--set=eval.interval=100", "--set=eval.final_episodes=2", "--set=log.tensorboard=false")
 
@@ -136,3 +138,25 @@ def read_terminal(descriptor: int) -> bytes:
 
 def test_one_of_a_thing_is_not_several() -> None:
     assert [counted(n, "episode") for n in (0, 1, 2)] == ["0 episodes", "1 episode", "2 episodes"]
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "reason"),
+    [
+        ("dqn", {"learning_starts": 1_000}, "updates begin at step 1000 (algo_kwargs.learning_starts)"),
+        ("dqn", {"batch_size": 120}, "the replay has 60 of the 120 items of a batch (algo_kwargs.batch_size)"),
+        ("dqn", {"train_freq": 100}, "an update is due every 100 steps (algo_kwargs.train_freq)"),
+        ("ppo", {"n_steps": 64}, "an update takes 64 steps of every environment (algo_kwargs.n_steps)"),
+        ("dqn", {}, None),
+        ("ppo", {}, None),
+    ],
+)
+def test_a_run_that_is_too_short_to_learn_says_so(
+    algo: str, settings: dict[str, int], reason: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = tiny_values(algo, num_envs=2, total_timesteps=2_000, algo_kwargs=settings)
+    trainer = Trainer(resolve_config(values))  # shows no progress
+    trainer.train(60, evaluate=False)
+    trainer.close()
+    expected = f"no update was made in 60 steps, so the policy is still the initial one: {reason}\n"
+    assert capsys.readouterr().err == ("" if reason is None else expected)

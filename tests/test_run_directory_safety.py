@@ -25,6 +25,7 @@ from rl_training.experiment.checkpoint import (
 from rl_training.experiment.finding import load_acting
 from rl_training.experiment.folder import CheckpointFolder
 from rl_training.experiment.layout import ACTING_PARTS
+from rl_training.experiment.overview import step_of
 from rl_training.experiment.run import open_run, step_directories
 from rl_training.runtime.faults import write_fault_report
 from rl_training.runtime.inference import load_policy
@@ -44,6 +45,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (".lock", 2),
         ("metrics.jsonl", 2),
+        ("episodes.jsonl", 2),
         ("config.yaml", 2),
         (".config.yaml", 0),
         ("evaluation.json", 0),
@@ -132,12 +134,12 @@ def test_what_is_no_file_is_refused_at_once(
 
 @pytest.mark.parametrize("command", ["plot", "resume"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", ".lock"])
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "episodes.jsonl", ".lock"])
 def test_what_is_no_file_of_a_run_is_refused_at_once(
     run: Path, tmp_path: Path, name: str, kind: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if (command, name) == ("plot", ".lock"):
-        pytest.skip("plot does not lock")
+    if command == "plot" and name in (".lock", "episodes.jsonl"):
+        pytest.skip("plot neither locks nor needs the episodes")
     put_in_place(run / name, kind)
     assert_refused(capsys, commands(run, tmp_path)[command], name)
 
@@ -147,6 +149,15 @@ def test_metadata_that_is_no_file_is_no_hindrance(run: Path, kind: str) -> None:
     put_in_place(run / "metadata.json", kind)
     with promptly():
         open_run(run).close()
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "evaluation.json"])
+def test_a_directory_where_a_file_is_written_is_named(
+    run: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_in_place(run / name, "directory")
+    arguments = [*commands(run, tmp_path)["resume"], "--total-timesteps", "250"]
+    assert_refused(capsys, arguments, f"cannot write {run / name}", "remove the directory")
 
 
 def test_a_part_is_not_read_beyond_its_size(run: Path) -> None:
@@ -211,6 +222,7 @@ def test_a_checkpoint_under_another_name_is_refused_by_name(run: Path) -> None:
     for read in (read_manifest, verify_checkpoint, lambda path: read_checkpoint(path, ["policy"])):
         with pytest.raises(CheckpointError, match=r"named after step 9999999999, but its manifest has step \d+"):
             read(copy)
+    assert f"step-{step_of(run, []):010d}" == newest.name
     said: list[str] = []
     assert load_acting(run, said.append).path == newest
     trainer = resume_training(run, warn=said.append)

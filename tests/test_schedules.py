@@ -46,6 +46,18 @@ def test_pieces_by_hand() -> None:
     assert PiecewiseSchedule(((5, 2.0),))(0) == PiecewiseSchedule(((5, 2.0),))(9) == 2.0
 
 
+def test_a_learning_rate_may_end_with_zero() -> None:
+    settings = {"learning_rate": {"kind": "linear", "from": 1e-3, "to": 0, "steps": 60}, "clip_range": 0.2}
+    trainer = Trainer(resolve_config(tiny_values("ppo", num_envs=2, total_timesteps=96, algo_kwargs=settings)))
+    trainer.train(64, evaluate=False)  # the update at 64 has the rate 0
+    before = [parameter.clone() for parameter in trainer.policy.network.parameters()]
+    trainer.train(96, evaluate=False)
+    after = list(trainer.policy.network.parameters())
+    trainer.close()
+    assert trainer.learner.updates > 6
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -56,6 +68,7 @@ def test_pieces_by_hand() -> None:
             "{learning_rate: {kind: linear, from: 1, to: -1, steps: 3}}",
             "algo_kwargs.learning_rate.to: input should be greater",
         ),
+        ("{learning_rate: {kind: linear, from: 0, to: 0, steps: 3}}", "0 from its beginning to its end would learn nothing"),
         ("{learning_rate: {kind: linear, fro: 1, to: 1, steps: 3}}", "'algo_kwargs.learning_rate.fro'; did you mean 'from'?"),
         ("{learning_rate: -1}", "algo_kwargs.learning_rate: input should be greater than 0"),
         ("{learning_rate: [1]}", "algo_kwargs.learning_rate: input should be a valid number"),

@@ -22,6 +22,7 @@ from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.pool import SeededEnvPool
 from rl_training.experiment.run import Run
 from rl_training.models.action_head import FORBIDDEN, GaussianHead, MultiCategoricalHead, index_to_env
+from rl_training.models.observation import describe_action
 from rl_training.runtime.sessions import resume_training
 from rl_training.runtime.trainer import Trainer
 from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec
@@ -95,6 +96,16 @@ def test_numbers_without_bounds_are_passed_on_as_they_are() -> None:
     exported = GaussianHead(spec, 0.0).env_mode(torch.from_numpy(action))
     np.testing.assert_array_equal(exported.numpy(), expected)
     assert all(space.contains(one) for one in spec.to_env(action))
+
+
+@pytest.mark.parametrize(
+    ("low", "words"),
+    [(-np.inf, "2 numbers, 2 of them without bounds: neither squashed nor clipped"),
+     (0.0, "2 numbers, 2 of them with one bound or none: not squashed, clipped at a bound")],
+)  # fmt: skip
+def test_the_words_for_numbers_without_bounds(low: float, words: str) -> None:
+    space = spaces.Box(np.array([-np.inf, low], np.float32), np.full(2, np.inf, np.float32))
+    assert describe_action(described(spaces.Discrete(2), space).action) == words
 
 
 def test_a_masked_environment_with_several_choices() -> None:

@@ -21,10 +21,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from rl_training.algorithms import compiled_graph
 from rl_training.algorithms.base import init_generator
-from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.dqn import DQN, DQNConfig
 from rl_training.algorithms.sac import SAC
 from rl_training.models import ObservationNormalizer, encoder
 from rl_training.rng import RandomStreams
+from rl_training.runtime.divergence import weights_problem
 
 
 class NoDoubles(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -82,6 +83,30 @@ def test_the_statistics_of_observations_stay_where_doubles_are(monkeypatch: pyte
         **dict.fromkeys(("shift", "scale"), ("meta", torch.float32)),
     }
     np.testing.assert_allclose(normalizer.mean.numpy(), obs.astype(np.float64).mean(axis=0))
+
+
+class AllTrue(NoDoubles):  # type: ignore[no-untyped-call]
+    """Reads true wherever the device ``meta`` has no number to read."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].device.type == "meta":
+            return True
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def test_weights_are_checked_where_statistics_have_stayed_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are on the device and the statistics on the CPU: no operation takes both."""
+    monkeypatch.setattr(encoder, "SINGLE_PRECISION", ("meta",))
+    config = DQNConfig(hidden_sizes=(8,), normalize_observations=True)
+    policy = DQN.make_policy(config, DISCRETE, init_generator(0))
+    policy.network.to("meta")
+    assert {value.device.type for value in policy.network.state_dict().values()} == {"cpu", "meta"}
+    with AllTrue():  # type: ignore[no-untyped-call]
+        assert weights_problem(policy) is None
+    statistics = next(value for value in policy.network.state_dict().values() if value.device.type == "cpu")
+    statistics.fill_(torch.nan)
+    with AllTrue():  # type: ignore[no-untyped-call]
+        assert weights_problem(policy) is not None
 
 
 def test_elsewhere_the_statistics_move_too() -> None:

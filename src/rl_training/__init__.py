@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from rl_training.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from rl_training.api import Callback, ManagedAlgorithm, load_agent, managed
+    from rl_training.api import Callback, ManagedAlgorithm, load_agent, load_exported, managed
 
-    __all__ = ["Callback", "ManagedAlgorithm", "load_agent", "managed"]
+    __all__ = ["Callback", "ManagedAlgorithm", "load_agent", "load_exported", "managed"]
 
 
 def __getattr__(name: str) -> type[ManagedAlgorithm]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from rl_training.api import Callback as Callback
 from rl_training.api import ManagedAlgorithm as ManagedAlgorithm
 from rl_training.api import load_agent as load_agent
+from rl_training.api import load_exported as load_exported
 from rl_training.api import managed as managed
 from rl_training.api.environments import EnvLike
 

@@ -46,21 +46,23 @@ def numpy_features() -> str:
 
 
 def variants() -> dict[str, dict[str, str]]:
-    """Those that fit this machine: none asks for instructions that it lacks. The first is the oldest CPU that can be had: all
-    libraries without wide vectors at once."""
-    wide, features = {"avx2", "fma"} <= cpu_flags(), numpy_features()
+    """Those that fit this machine: none asks for instructions that it lacks, or for those that it uses anyway. The first is
+    the oldest CPU that can be had: all libraries without wide vectors at once."""
+    flags, features = cpu_flags(), numpy_features()
+    wide, wider = {"avx2", "fma"} <= flags, "avx512f" in flags
     narrow = [
         {"ATEN_CPU_CAPABILITY": "default"},
         {"ONEDNN_MAX_CPU_ISA": "SSE41"},
         {"MKL_CBWR": "COMPATIBLE"},
         {"NPY_DISABLE_CPU_FEATURES": features} if features else {},
+        {"OPENBLAS_CORETYPE": "Nehalem"},
     ]
     found = [
         {name: value for one in narrow for name, value in one.items()},
         *narrow,
-        {"ATEN_CPU_CAPABILITY": "avx2"} if wide else {},
-        {"ONEDNN_MAX_CPU_ISA": "AVX2"} if wide else {},
-        {"OPENBLAS_CORETYPE": "Haswell"} if wide else {},
+        {"ATEN_CPU_CAPABILITY": "avx2"} if wide and wider else {},
+        {"ONEDNN_MAX_CPU_ISA": "AVX2"} if wide and wider else {},
+        {"OPENBLAS_CORETYPE": "Haswell"} if wide and wider else {},
     ]
     return {" ".join(f"{name}={value}" for name, value in one.items()): one for one in found if one}
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
@@ -140,10 +141,18 @@ def _form(value: Any) -> str:
     return SCHEDULE if isinstance(value, Mapping | ScheduleConfig) else NUMBER
 
 
-#: a number, or a schedule of such numbers
+def _not_zero(schedule: ScheduleConfig[Any]) -> ScheduleConfig[Any]:
+    if not any([schedule.from_, schedule.to, *(value for _, value in schedule.points or ())]):
+        raise ValueError("a schedule that is 0 from its beginning to its end would learn nothing")
+    return schedule
+
+
+#: a number, or a schedule of such numbers, which may begin or end with 0
 ScheduledPositive = Annotated[
-    Annotated[PositiveNumber, Tag(NUMBER)] | Annotated[ScheduleConfig[PositiveNumber], Tag(SCHEDULE)], Discriminator(_form)
+    Annotated[PositiveNumber, Tag(NUMBER)] | Annotated[ScheduleConfig[NonNegative], AfterValidator(_not_zero), Tag(SCHEDULE)],
+    Discriminator(_form),
 ]
+#: a number, or a schedule of such numbers
 ScheduledFraction = Annotated[
     Annotated[Fraction, Tag(NUMBER)] | Annotated[ScheduleConfig[Fraction], Tag(SCHEDULE)], Discriminator(_form)
 ]

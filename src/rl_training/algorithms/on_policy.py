@@ -47,8 +47,14 @@ def gae(reward: Array, value: Array, next_value: Array, discount: Array, trace: 
     return advantage
 
 
-class ActorCriticPolicy(Policy):
+class StochasticPolicy(Policy):
     """Samples from the actor's distribution. The deterministic action is its mode."""
+
+    network: ActionNetwork | RecurrentActorCritic
+
+
+class ActorCriticPolicy(StochasticPolicy):
+    """The policy of a network without memory."""
 
     network: ActionNetwork
 
@@ -190,6 +196,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
     observations: ClassVar[tuple[ObservationKind, ...]] = ("vector", "image", "mixed")
     actions: ClassVar[tuple[ActionKind, ...]] = ("discrete", "multi_discrete", "continuous", "unbounded")
     uses_old_policy: ClassVar[bool] = True  # whether ``loss`` reads ``recorded.log_prob``
+    policy: StochasticPolicy
 
     def build(self) -> None:
         super().build()
@@ -200,7 +207,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
         self.phase: Phase | None = None  # the current one
 
     @classmethod
-    def make_policy(cls, config: ActorCriticConfigT, spec: SpaceSpec, generator: torch.Generator) -> Policy:
+    def make_policy(cls, config: ActorCriticConfigT, spec: SpaceSpec, generator: torch.Generator) -> StochasticPolicy:
         return ActorCriticPolicy(ActorCritic(spec, config.hidden_sizes, generator, **network_options(config)), spec)
 
     @abstractmethod

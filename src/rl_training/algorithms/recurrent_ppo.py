@@ -12,8 +12,15 @@ from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.config import Positive
-from rl_training.algorithms.on_policy import Evaluated, MinibatchInput, Phase, choose_actions, network_options
-from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
+from rl_training.algorithms.on_policy import (
+    Evaluated,
+    MinibatchInput,
+    Phase,
+    StochasticPolicy,
+    choose_actions,
+    network_options,
+)
+from rl_training.algorithms.policy import ActInput, ExportModule, Observations
 from rl_training.algorithms.ppo import ClippedActorCritic, ClippedConfig
 from rl_training.data import Rollout, Sequences
 from rl_training.models import RecurrentActorCritic
@@ -37,7 +44,7 @@ class RecurrentPPOConfig(ClippedConfig):
     )
 
 
-class RecurrentPolicy(Policy):
+class RecurrentPolicy(StochasticPolicy):
     """Samples from a distribution that depends on everything the LSTM has seen in the episode."""
 
     network: RecurrentActorCritic
@@ -141,7 +148,7 @@ class RecurrentPPO(ClippedActorCritic[RecurrentPPOConfig]):
     policy: RecurrentPolicy
 
     @classmethod
-    def make_policy(cls, config: RecurrentPPOConfig, spec: SpaceSpec, generator: torch.Generator) -> Policy:
+    def make_policy(cls, config: RecurrentPPOConfig, spec: SpaceSpec, generator: torch.Generator) -> RecurrentPolicy:
         network = RecurrentActorCritic(
             spec,
             config.hidden_sizes,

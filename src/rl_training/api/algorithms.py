@@ -107,7 +107,8 @@ class ManagedAlgorithm(ActingAgent):
         """Trains until the agent has seen ``total_timesteps`` env steps in all, including earlier calls.
 
         ``progress`` shows how far it is; by default it does so on a terminal. ``evaluate`` evaluates the policy at the end
-        (``result.evaluation``); by default only if the settings have ``eval``, or if it continues a run. ``callbacks`` are
+        (``result.evaluation``); by default only if the settings have ``eval``, or if it continues a run, and ``eval.budget``
+        is enough for an episode. ``callbacks`` are
         hooks, objects with some of the methods of ``Callback``; if one asked to stop, ``result.stopped_by`` names it.
         Ctrl-C finishes the step, saves if there is a run directory, and raises ``KeyboardInterrupt``.
         """
@@ -134,8 +135,8 @@ class ManagedAlgorithm(ActingAgent):
         trainer.config = self.config
         trainer.progress = choose_progress() if (sys.stderr.isatty() if progress is None else progress) else Progress()
         try:
-            evaluate = self._evaluates if evaluate is None else evaluate
-            self.result = trainer.train(total, evaluate=evaluate, callbacks=hooks)
+            chosen = False if evaluate is None and not self._evaluates else evaluate
+            self.result = trainer.train(total, evaluate=chosen, callbacks=hooks)
         except DivergenceError as error:
             self._divergence = str(error)
             raise

@@ -8,7 +8,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from rl_training.commands.console import warn
+from rl_training.commands.console import uncollected, warn
 from rl_training.errors import ConfigError, counted
 
 if TYPE_CHECKING:
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 def train_command(arguments: argparse.Namespace) -> int:
     """Trains an agent from a config and the flags."""
-    from rl_training.experiment.config import apply_overrides, load_config_data, resolve_config
-    from rl_training.runtime.progress import choose_progress
-    from rl_training.runtime.sessions import start_training
+    with uncollected():
+        from rl_training.experiment.config import apply_overrides, load_config_data, resolve_config
+        from rl_training.runtime.progress import choose_progress
+        from rl_training.runtime.sessions import start_training
 
     if arguments.config is None and arguments.algo is None:
         raise ConfigError("nothing to train: give --config NAME_OR_PATH, or --algo NAME with --env ID")
@@ -62,9 +63,10 @@ def note_expectation(trainer: Trainer, name: str | None) -> None:
 
 def resume_command(arguments: argparse.Namespace) -> int:
     """Continues a run."""
-    from rl_training.experiment.changes import with_overrides
-    from rl_training.runtime.progress import choose_progress
-    from rl_training.runtime.sessions import resume_training
+    with uncollected():
+        from rl_training.experiment.changes import with_overrides
+        from rl_training.runtime.progress import choose_progress
+        from rl_training.runtime.sessions import resume_training
 
     if arguments.total_timesteps is not None and any(one.startswith("total_timesteps=") for one in arguments.overrides):
         raise ConfigError("total_timesteps is given twice, with --set and as --total-timesteps; give it once")
@@ -120,17 +122,20 @@ def _run_to_end(trainer: Trainer) -> int:
 
 def _print_summary(result: TrainResult, run_dir: str, option: str) -> None:
     evaluation = result.evaluation
-    assert evaluation is not None
     total = sum(result.seconds.values())
     shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items() if seconds > 0)
     best = "" if result.best_return is None else f" (best during training: {result.best_return:.1f})"
+    if evaluation is None:
+        evaluated, file = f"left out, because an episode may take more than eval.budget of the training steps{best}", ""
+    else:
+        returns = f"{evaluation.mean_return:.1f} +- {evaluation.std_return:.1f}"
+        evaluated, file = f"return {returns} over {counted(len(evaluation.returns), 'episode')}{best}", " evaluation.json,"
     now = "" if result.steps_now == result.env_steps else f" ({result.steps_now} of them in this session)"
     print(
         f"trained {result.env_steps} steps{now}, {counted(result.episodes, 'episode')}, {counted(result.updates, 'update')}\n"
         f"took {total:.1f} s: {shares}\n"
-        f"evaluation: return {evaluation.mean_return:.1f} +- {evaluation.std_return:.1f} over "
-        f"{counted(len(evaluation.returns), 'episode')}{best}\n"
-        f"run directory: {run_dir} (config.yaml, metrics.jsonl, evaluation.json, checkpoints/)\n"
+        f"evaluation: {evaluated}\n"
+        f"run directory: {run_dir} (config.yaml, metrics.jsonl,{file} checkpoints/)\n"
         f"next:\n"
         f"  rl-training eval {run_dir} --episodes 100{option}\n"
         f"  rl-training plot {run_dir}\n"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.commands.console import warn
+from rl_training.commands.console import uncollected, warn
 from rl_training.errors import ObservationError, counted, did_you_mean, shown
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ PREDICT_KEYS = ("obs", "action_mask", "reward", "episode_start")
 
 def eval_command(arguments: argparse.Namespace) -> int:
     """Evaluates a policy over whole episodes."""
-    from rl_training.api import load_agent
+    with uncollected():
+        from rl_training.api import load_agent
 
     with load_agent(arguments.path, trust_modules=arguments.trust_modules) as agent:
         film = None if arguments.video is None else agent.film(arguments.video, seed=arguments.seed)
@@ -49,7 +50,8 @@ def eval_command(arguments: argparse.Namespace) -> int:
 
 def predict_command(arguments: argparse.Namespace) -> int:
     """Prints the action for each observation."""
-    from rl_training.api import load_agent
+    with uncollected():
+        from rl_training.api import load_agent
 
     agent = load_agent(arguments.path, trust_modules=arguments.trust_modules)
     state = None
@@ -118,8 +120,9 @@ def _is_json(text: str) -> bool:
 
 def export_command(arguments: argparse.Namespace) -> int:
     """Writes a policy for other programs."""
-    from rl_training.runtime.export import export_policy
-    from rl_training.runtime.inference import load_policy
+    with uncollected():
+        from rl_training.runtime.export import export_policy
+        from rl_training.runtime.inference import load_policy
 
     config, policy, checkpoint = load_policy(arguments.path, warn, trust_modules=arguments.trust_modules)
     output = arguments.output or Path(f"policy.{arguments.format or 'onnx'}")

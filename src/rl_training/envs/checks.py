@@ -143,7 +143,11 @@ class Limits:
     def __init__(self, low: Array, high: Array, env_id: str, leaf: ObservationLeaf, rows: int) -> None:
         self._env_id, self._leaf = env_id, leaf
         self._name = f"the observation's entry '{path_name(leaf.path)}'" if leaf.path else "the observation"
-        self._low, self._high = self._packed(low, -LARGEST, leaf, rows), self._packed(high, LARGEST, leaf, rows)
+        self._set(self._packed(low, -LARGEST, leaf, rows), self._packed(high, LARGEST, leaf, rows))
+
+    def _set(self, low: Array, high: Array) -> None:
+        self._low, self._high = low, high
+        self._symmetric = low.dtype.kind == "f" and bool((low == -high).all())
 
     @staticmethod
     def _packed(bound: Array, unbounded: float, leaf: ObservationLeaf, rows: int) -> Array:
@@ -153,7 +157,7 @@ class Limits:
 
     def hold(self, obs: Array) -> bool:
         """Whether all observations of a batch are finite and within the bounds."""
-        within = (obs >= self._low) & (obs <= self._high)
+        within = np.abs(obs) <= self._high if self._symmetric else (obs >= self._low) & (obs <= self._high)
         return b"\0" not in within.tobytes()  # as ``all()``, which takes three times as long for a few numbers
 
     def problem(self, row: Array) -> str | None:
@@ -186,9 +190,9 @@ class Limits:
     def only_finite(self) -> None:
         """Checks no bounds any more."""
         if self._low.dtype == np.uint8:
-            self._low, self._high = np.zeros_like(self._low), np.full_like(self._high, 255)
+            self._set(np.zeros_like(self._low), np.full_like(self._high, 255))
         else:
-            self._low, self._high = np.full_like(self._low, -LARGEST), np.full_like(self._high, LARGEST)
+            self._set(np.full_like(self._low, -LARGEST), np.full_like(self._high, LARGEST))
 
 
 class TreeLimits:

@@ -31,14 +31,36 @@ class EpisodeRecord(NamedTuple):
     mask: Digests  # (1 + step,); empty if actions are not masked
 
 
-class _Waiting(NamedTuple):
-    """One step of all environments that is not digested yet."""
+class _Waiting:
+    """Steps of all environments that are not digested yet. Their arrays are reused, so that a step allocates nothing."""
 
-    actions: Array
-    obs: Array
-    reward: NDArray[np.float32]
-    mask: NDArray[np.bool_] | None
-    active: Sequence[int] | None  # the environments that made the step; None: all
+    def __init__(self, steps: int, num_envs: int, spec: SpaceSpec, action_type: np.dtype[Any]) -> None:
+        self.count = 0
+        self.actions: Array = np.empty((steps, num_envs, *spec.action.raw_shape), action_type)
+        self.obs: Array = np.empty((steps, num_envs, *spec.observation.shape), spec.observation.dtype)
+        self.reward = np.empty((steps, num_envs), np.float32)
+        self.mask = np.empty((steps, num_envs, spec.action.masked_count), np.bool_) if spec.action.masked else None
+        self.present: NDArray[np.bool_] | None = None  # (step, env) who made each step; None: everyone made all of them
+
+    @property
+    def full(self) -> bool:
+        return self.count == len(self.reward)
+
+    def add(
+        self, actions: Array, obs: Array, reward: Array, mask: NDArray[np.bool_] | None, active: Sequence[int] | None
+    ) -> None:
+        k = self.count
+        self.actions[k], self.obs[k], self.reward[k] = actions, obs, reward
+        if self.mask is not None:
+            self.mask[k] = mask
+        if active is not None:
+            if self.present is None:
+                self.present = np.ones(self.reward.shape, np.bool_)
+            self.present[k] = np.isin(np.arange(self.reward.shape[1]), active)
+        self.count = k + 1
+
+    def clear(self) -> None:
+        self.count, self.present = 0, None
 
 
 class EpisodeLog:
@@ -56,10 +78,10 @@ class EpisodeLog:
         nothing = np.empty(0, np.uint32)
         self._first: list[tuple[Array, NDArray[np.bool_] | None] | None] = [None] * num_envs  # resets not digested yet
         self._first_digests: list[tuple[Digests, Digests]] = [(nothing, nothing)] * num_envs
-        self._waiting: list[_Waiting] = []
         self._since = [0] * num_envs  # the waiting steps from here on are of the episode under way
         size = max(1, num_envs * sum(leaf.nbytes for leaf in spec.observation.leaves))
-        self._most_waiting = max(1, min(MOST_WAITING_STEPS, MOST_WAITING_BYTES // size))
+        most_waiting = max(1, min(MOST_WAITING_STEPS, MOST_WAITING_BYTES // size))
+        self._waiting = _Waiting(most_waiting, num_envs, spec, self._action_type)
 
     @property
     def nbytes(self) -> int:
@@ -70,7 +92,7 @@ class EpisodeLog:
         """Environment i has begun an episode with this observation and this mask."""
         self._first[i] = obs.copy(), None if mask is None else mask.copy()
         self._rows[i], self._kept[i] = self._rows[i][:0].copy(), 0
-        self._since[i] = len(self._waiting)
+        self._since[i] = self._waiting.count
         self.lengths[i] = 0
 
     def add(
@@ -81,33 +103,29 @@ class EpisodeLog:
         mask: NDArray[np.bool_] | None,
         active: Sequence[int] | None = None,
     ) -> None:
-        """One step of all environments, or of the active ones. The arrays must not change afterwards, except the actions."""
+        """One step of all environments, or of the active ones. Nothing of the arrays is kept."""
         lengths = self.lengths
         for i in range(self._num_envs) if active is None else active:
             lengths[i] += 1
-        compact = actions.astype(self._action_type)
-        self._waiting.append(_Waiting(compact, obs, reward, mask, None if active is None else tuple(active)))
-        if len(self._waiting) >= self._most_waiting:
+        self._waiting.add(actions, obs, reward, mask, active)
+        if self._waiting.full:
             self._digest_waiting()
 
     def _digest_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, count = self._waiting, self._waiting.count
         since, self._since = self._since, [0] * self._num_envs
-        if not waiting:
+        if not count:
             return
-        steps = np.empty((len(waiting), self._num_envs), self._row)
-        shape = steps.shape
-        steps["action"] = np.concatenate([step.actions for step in waiting]).reshape(*shape, *self._action_shape)
-        steps["obs"] = digests(np.concatenate([step.obs for step in waiting])).reshape(shape)
-        steps["reward"] = np.concatenate([step.reward for step in waiting]).reshape(shape)
-        if self._masked:
-            steps["mask"] = digests(np.concatenate([_array(step.mask) for step in waiting])).reshape(shape)
-        partly = any(step.active is not None for step in waiting)
+        steps = np.empty((count, self._num_envs), self._row)
+        steps["action"], steps["reward"] = waiting.actions[:count], waiting.reward[:count]
+        steps["obs"] = _step_digests(waiting.obs[:count])
+        if waiting.mask is not None:
+            steps["mask"] = _step_digests(waiting.mask[:count])
+        present = waiting.present
         for i in range(self._num_envs):
             own = steps[since[i] :, i]
-            if partly:
-                own = own[[step.active is None or i in step.active for step in waiting[since[i] :]]]
-            self._keep(i, own)
+            self._keep(i, own if present is None else own[present[since[i] : count, i]])
+        waiting.clear()
 
     def _keep(self, i: int, steps: Array) -> None:
         if self.most_steps is not None and self.lengths[i] > self.most_steps:
@@ -182,9 +200,9 @@ def _compact_type(action: ActionSpec) -> np.dtype[Any]:
     return np.min_scalar_type(last) if action.start >= 0 else np.dtype(np.int64)
 
 
-def _array(mask: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-    assert mask is not None, "an environment that masks actions always has a mask"
-    return mask
+def _step_digests(steps: Array) -> Digests:
+    """A digest of each row (step, env, ...)."""
+    return digests(steps.reshape(-1, *steps.shape[2:])).reshape(steps.shape[:2])
 
 
 def digests(rows: Array) -> Digests:

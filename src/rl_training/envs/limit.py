@@ -46,6 +46,6 @@ class EpisodeLimit:
         else:
             message = (
                 f"an evaluated episode of {self._env_id} was stopped after {self._most_steps} steps, so its return is that "
-                "of these steps; eval.max_episode_steps sets another limit"
+                "of these steps; the limit is eval.max_episode_steps or what is left of eval.budget"
             )
         warnings.warn(message, LongEpisode, stacklevel=5)

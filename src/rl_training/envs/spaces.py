@@ -133,14 +133,14 @@ def _describe_leaf(space: spaces.Space[Any], path: LeafPath) -> ObservationLeaf 
 
 def _image_shape(space: spaces.Box) -> tuple[int, ...] | None:
     """The channel-first shape of a Box that holds images: bytes with three axes, bytes with two long axes, or fractions from
-    0 to 1 with three axes of which two are long. None for any other Box."""
+    0 to 1 with two long axes and perhaps one for channels. None for any other Box."""
     shape = space.shape
     if space.dtype == np.uint8:
         if len(shape) == 3:
             return _channels_first(shape)
         return (1, *shape) if len(shape) == 2 and min(shape) >= LEAST_SIDE and _all_bytes(space) else None
-    if space.dtype.kind == "f" and len(shape) == 3 and (space.low == 0).all() and (space.high == 1).all():
-        channels, *sides = _channels_first(shape)
+    if space.dtype.kind == "f" and len(shape) in (2, 3) and (space.low == 0).all() and (space.high == 1).all():
+        channels, *sides = _channels_first(shape) if len(shape) == 3 else (1, *shape)
         return (channels, *sides) if channels < min(sides) and min(sides) >= LEAST_SIDE else None
     return None
 

@@ -174,6 +174,20 @@ class LocalWorker:
 
 
 _ADVICE = "lower num_envs, or set env_workers: inline"
+#: The exit code of a process that was started for a script and, importing it, began to train as the script does.
+SCRIPT_AGAIN = 86
+
+
+def leave_script() -> None:
+    """Ends a process of multiprocessing that is still importing the main script; called where training starts processes."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(SCRIPT_AGAIN)  # an exception would become a traceback of every process
+
+
+def death(exit_code: int | None) -> str:
+    """What became of a process that has died."""
+    hint = "; a script that starts processes must train below if __name__ == '__main__':, because they import it"
+    return f"has died (exit code {exit_code}){hint if exit_code == SCRIPT_AGAIN else ''}"
 
 
 def require_room_for_workers(count: int) -> None:
@@ -222,6 +236,7 @@ class ProcessWorker:
         self._created = False  # whether the process has reported that its environment exists
         self._sent = 0.0
         self._close_until: float | None = None
+        leave_script()
         context = multiprocessing.get_context("spawn")
         try:
             self._pipe, remote = context.Pipe()
@@ -250,7 +265,7 @@ class ProcessWorker:
         try:
             self._pipe.send((command, args))
         except OSError as error:
-            raise WorkerLost(f"its worker process has died (exit code {self._process.exitcode})") from error
+            raise WorkerLost(f"its worker process {death(self._process.exitcode)}") from error
 
     def _receive(self, calls: int = 1) -> Any:
         if not self._created:
@@ -271,7 +286,7 @@ class ProcessWorker:
             failed, value = self._pipe.recv()
         except (EOFError, OSError) as error:
             self._process.join(timeout=1.0)
-            raise WorkerLost(f"its worker process has died (exit code {self._process.exitcode})") from error
+            raise WorkerLost(f"its worker process {death(self._process.exitcode)}") from error
         if failed:
             raise WorkerError(*value)
         return value

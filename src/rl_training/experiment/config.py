@@ -100,6 +100,12 @@ class TrainConfig(StrictModel):
     log: LogConfig = Field(default_factory=LogConfig, json_schema_extra=MAY_CHANGE)
     algo_kwargs: SerializeAsAny[AlgorithmConfig] = Field(description="settings of the algorithm")
 
+    @field_validator("wrappers", mode="before")
+    @classmethod
+    def _names_are_wrappers(cls, wrappers: Any) -> Any:
+        listed = isinstance(wrappers, list | tuple)
+        return [{"name": one} if isinstance(one, str) else one for one in wrappers] if listed else wrappers
+
     @field_validator("wrappers")
     @classmethod
     def _wrappers_exist(cls, wrappers: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:

@@ -121,8 +121,17 @@ def differing_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[s
 
 
 def _short(value: Any) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, list) and value and all(isinstance(one, dict) and "name" in one for one in value):
+        text = ", ".join(map(_wrapper, value))
+    else:
+        text = f"{value:g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _wrapper(values: Mapping[str, Any]) -> str:
+    """A wrapper as a call, because what differs is often at its end."""
+    arguments = [f"{key}={_short(value)}" for key, value in values.items() if key != "name"]
+    return str(values["name"]).rpartition(":")[2] + (f"({', '.join(arguments)})" if arguments else "")
 
 
 def _unique(labels: Sequence[str]) -> list[str]:

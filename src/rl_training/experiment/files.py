@@ -122,7 +122,8 @@ def replace_text(path: Path, text: str) -> None:
             file.write(text)
         temporary.replace(path)
     except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror}; free disk space or fix the permissions") from error
+        advice = "remove the directory" if path.is_dir() else "free disk space or fix the permissions"
+        raise CheckpointError(f"cannot write {path}: {error.strerror}; {advice}") from error
 
 
 def with_usual_permissions(path: Path) -> None:

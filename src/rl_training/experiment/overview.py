@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import CheckpointError, ConfigError, counted
+from rl_training.experiment.checkpoint import read_manifest
 from rl_training.experiment.files import parse_json, read_small
 from rl_training.experiment.layout import EVALUATION_FILE
 from rl_training.experiment.metrics import METRICS_FILE, read_log
@@ -35,9 +36,16 @@ def _search(folder: Path) -> Iterator[Path]:
 
 
 def step_of(path: Path, log: Sequence[Mapping[str, Any]]) -> int:
-    """The last step that a run has logged or saved."""
-    saved = [int(saved.name.removeprefix("step-")) for saved in step_directories(path)[:1]]
-    return max([record["step"] for record in log] + saved, default=0)
+    """The last step that a run has logged or saved. The name of a checkpoint that was renamed or copied does not count."""
+    saved = next((step for step in map(_saved_step, step_directories(path)) if step is not None), 0)
+    return max([saved, *(int(record["step"]) for record in log)])
+
+
+def _saved_step(checkpoint: Path) -> int | None:
+    try:
+        return int(read_manifest(checkpoint)["info"]["step"])
+    except CheckpointError:
+        return None
 
 
 def describe_run(path: Path) -> str:

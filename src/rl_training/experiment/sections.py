@@ -23,7 +23,7 @@ class EvalConfig(StrictModel):
     max_episode_steps: Positive | None = Field(
         None,
         description="stop an evaluated episode after this many steps; null: with a budget, after as many as are left "
-        "of it (at least 1000, or a usual episode), otherwise only the environment ends it",
+        "of it, otherwise only the environment ends it",
     )
     budget: Fraction | None = Field(
         0.1,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.errors import SpaceError
+from rl_training.errors import SpaceError, counted
 from rl_training.models.cnn.impala import ImpalaCNN
 from rl_training.models.cnn.nature import (
     MINATAR_LAYERS,
@@ -92,6 +92,7 @@ def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Gen
     else:
         layers = {"nature": config.cnn_layers, "drq": PAPER_LAYERS, "minatar": MINATAR_LAYERS}[config.cnn]
         cnn = NatureCNN(leaf.shape, generator, config.cnn_features, layers, centre=config.centre)
+        cnn.layout = None if config.cnn == "nature" else config.cnn
     if config.orthogonal:
         for parameter in cnn.parameters():
             if parameter.dim() > 1:
@@ -218,6 +219,8 @@ def describe_observation(spec: ObservationSpec, network: nn.Module) -> str:
     encoders = (part for part in network.modules() if isinstance(part, ImageEncoder | CustomTrunk))
     encoder = next(encoders, network)
     cnn = type(encoder.module if isinstance(encoder, CustomTrunk) else encoder).__name__
+    if isinstance(encoder, ImageEncoder) and encoder.layout is not None:
+        cnn += f" ({encoder.layout})"
     words = [f"{path_name(leaf.path)}: {_describe_leaf(leaf, cnn)}".removeprefix(": ") for leaf in spec.leaves]
     return ", ".join(words)
 
@@ -226,17 +229,23 @@ def describe_action(spec: ActionSpec) -> str | None:
     """How an action is interpreted, if that is not obvious."""
     if spec.kind == "unbounded":
         free = int((~spec.has_bounds).sum())
-        return f"{len(spec.low)} number(s), {free} of them without bounds: neither squashed nor clipped"
+        half = bool((np.isfinite(spec.low) != np.isfinite(spec.high)).any())
+        those = (
+            "with one bound or none: not squashed, clipped at a bound"
+            if half
+            else "without bounds: neither squashed nor clipped"
+        )
+        return f"{counted(len(spec.low), 'number')}, {free} of them {those}"
     if spec.sizes:
         values = ", ".join(map(str, spec.sizes))
         joint = f" as one action over their {spec.count} combinations" if spec.kind == "discrete" else ""
-        return f"{len(spec.sizes)} choice(s) between {values} values{joint}"
+        return f"{counted(len(spec.sizes), 'choice')} between {values} values{joint}"
     return None
 
 
 def _describe_leaf(leaf: ObservationLeaf, cnn: str) -> str:
     if leaf.kind == "one_hot":
-        return f"{len(leaf.sizes)} whole number(s) as one-hot {leaf.shape[0]}"
+        return f"{counted(len(leaf.sizes), 'whole number')} as one-hot {leaf.shape[0]}"
     if leaf.kind == "vector":
         return f"vector {leaf.shape[0]}"
     turned = f" (turned from {'x'.join(map(str, leaf.raw_shape))}, channels last)" if leaf.channels_last else ""

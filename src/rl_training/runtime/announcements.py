@@ -1,9 +1,10 @@
-"""What a run prints before its first step."""
+"""What a run says of itself: before its first step, and at its end if it has learned nothing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rl_training.errors import counted
 from rl_training.experiment.collectors import CollectorsConfig
 from rl_training.models.observation import describe_action, describe_observation
 
@@ -21,6 +22,15 @@ def announce_run(trainer: Trainer) -> None:
         trainer.progress.note(f"action: {action}")
     if not trainer.config.collectors.step_by_step:
         trainer.progress.note(f"collectors: {describe_collectors(trainer.config.collectors)}")
+
+
+def announce_no_updates(trainer: Trainer) -> None:
+    """Says that a run was too short to learn. That is no mistake if it is the first part of a longer one."""
+    if trainer.learner.updates == 0:
+        trainer.progress.say(
+            f"no update was made in {counted(trainer.env_steps, 'step')}, so the policy is still the initial one: "
+            f"{trainer.learner.waits_for(trainer.env_steps)}"
+        )
 
 
 def describe_collectors(config: CollectorsConfig) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.pool import EnvPool
-from rl_training.envs.workers import end_with_parent
+from rl_training.envs.workers import death, end_with_parent, leave_script
 from rl_training.errors import ConfigError, described
 from rl_training.runtime.cadence import PhaseTimer
 from rl_training.runtime.collector import acting_copy
@@ -34,8 +34,6 @@ from rl_training.types import State
 
 #: Seconds that a process has to end before it is killed.
 CLOSING_TIME = 2.0
-#: A new process imports the main program again, which must not start training a second time.
-_HINT = "; a program that trains with collectors in processes must do so below if __name__ == '__main__':"
 
 
 class CollectorLost(Exception):
@@ -123,10 +121,10 @@ class ProcessHandle(Handle):
 
     _process: Any = None
     _pipe: Connection
-    _has_answered = False
 
     def start(self, state: State | bytes | None) -> None:
         self.close()
+        leave_script()
         context = _context()
         self._pipe, remote = context.Pipe()
         arguments = (remote, self.setup.to_bytes(), None if state is None else packed_state(state))
@@ -150,13 +148,8 @@ class ProcessHandle(Handle):
             reply = self._pipe.recv() if self._pipe.poll() else None
         except (EOFError, OSError) as error:
             self._process.join(CLOSING_TIME)
-            code = self._process.exitcode
-            hint = "" if self._has_answered or code != 1 else _HINT
-            raise CollectorLost(f"its process has died (exit code {code}){hint}") from error
-        if reply is None:
-            return None
-        self._has_answered = True
-        return self.taken(reply)
+            raise CollectorLost(f"its process {death(self._process.exitcode)}") from error
+        return None if reply is None else self.taken(reply)
 
     @classmethod
     def wait(cls, handles: Sequence[Handle], seconds: float) -> None:

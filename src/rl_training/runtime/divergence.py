@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rl_training.algorithms.policy import Policy
 from rl_training.errors import DivergenceError
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 def weights_problem(policy: Policy) -> str | None:
     """Names the first tensor of a policy's network that is not finite, if there is one."""
     tensors = {name: value for name, value in policy.network.state_dict().items() if value.is_floating_point()}
+    sums: dict[torch.device, list[Tensor]] = {}  # statistics in double precision may be on another device than the weights
+    for value in tensors.values():
+        sums.setdefault(value.device, []).append(value.sum(dtype=torch.float32))
     # A finite sum proves that all terms are finite. An infinite one may only have overflowed, so check each term.
-    if not tensors or bool(torch.stack([value.sum(dtype=torch.float32) for value in tensors.values()]).sum().isfinite()):
+    if all(bool(torch.stack(own).sum().isfinite()) for own in sums.values()):
         return None
     names = (name for name, value in tensors.items() if not bool(value.isfinite().all()))
     return next((f"the weights '{name}' are not finite" for name in names), None)
@@ -64,14 +68,19 @@ class DivergenceWatch:
     def explained(self, error: DivergenceError) -> DivergenceError:
         """The error with what the user needs to know: when, what is left, and what to try."""
         trainer = self._trainer
-        before = "never since this session began" if self._finite_at is None else f"last at step {self._finite_at}"
         settings = trainer.config.algo_kwargs
         advice = [f"lower algo_kwargs.learning_rate ({settings.learning_rate_schedule()(trainer.env_steps):g} now)"]
         clip = settings.max_grad_norm
         advice.append(f"lower algo_kwargs.max_grad_norm ({clip:g} now)" if clip else "set algo_kwargs.max_grad_norm")
+        to_try = f"To try: {', '.join(advice)}, or scale the rewards down, and train again"
+        if self._finite_at is None:  # every session begins with a check
+            return DivergenceError(
+                f"training had diverged before this session began at step {trainer.env_steps}: {error}. A checkpoint like "
+                f"this cannot be continued; remove it to resume from an older one. {to_try}"
+            )
         return DivergenceError(
-            f"training diverged by step {trainer.env_steps}: {error} (all was finite {before}). {self._saved()}To try: "
-            f"{', '.join(advice)}, or scale the rewards down, and train again"
+            f"training diverged by step {trainer.env_steps}: {error} (all was finite last at step {self._finite_at}). "
+            f"{self._saved()}{to_try}"
         )
 
     def _saved(self) -> str:

@@ -13,7 +13,7 @@ from rl_training.types import State
 
 #: An evaluation during training takes at least this many episodes; if they are too expensive, it is left out.
 LEAST_EPISODES = 3
-#: No evaluated episode is stopped before this many steps unless a setting says so; most environments end by then.
+#: An evaluation that was asked for may take an episode of this length; most environments end by then.
 USUAL_LENGTH = 1_000
 
 
@@ -30,22 +30,27 @@ class EvaluationBudget:
         extent = self._extent(self._config.episodes, 0.5, env_steps, num_envs, seen)
         return None if extent.episodes < min(LEAST_EPISODES, self._config.episodes) else extent
 
-    def at_end(self, env_steps: int, num_envs: int, seen: EpisodeStatistics) -> Extent:
-        """The evaluation after training, which has at least one episode."""
+    def at_end(self, env_steps: int, num_envs: int, seen: EpisodeStatistics, *, asked: bool = False) -> Extent | None:
+        """The evaluation after training; None if the budget is not enough for one episode. If the user ``asked`` for it, it
+        has at least one."""
         extent = self._extent(self._config.final_episodes, 1.0, env_steps, num_envs, seen)
-        return extent._replace(episodes=max(1, extent.episodes))
+        if extent.episodes == 0 and asked:
+            return Extent(1, self._config.max_episode_steps or max(USUAL_LENGTH, round(self._usual_length(seen))))
+        return extent if extent.episodes else None
 
     def _extent(self, wanted: int, part: float, env_steps: int, num_envs: int, seen: EpisodeStatistics) -> Extent:
         """What this part of the share is enough for. Episodes may be longer than those of training: a better policy stays
-        alive, and a deterministic one can be stuck where a random one is not, in Breakout for 108,000 frames."""
+        alive, and a deterministic one can be stuck where a random one is not, in Breakout for 108,000 frames. An episode
+        is therefore stopped when nothing is left of the share."""
         if self._config.budget is None:
             return Extent(wanted, self._config.max_episode_steps)
         left = max(0, round(part * self._config.budget * env_steps) - self._spent)
-        usual = max(seen.mean_length or 0.0, self._last_length)
         # Before the first episode has ended, episodes are known to be at least as long as what has been seen of them.
-        length = max(usual, 1.0 if seen.mean_length else env_steps / num_envs)
-        longest = self._config.max_episode_steps or max(USUAL_LENGTH, left, round(usual))
-        return Extent(min(wanted, int(left / length)), longest, left)
+        length = max(self._usual_length(seen), 1.0 if seen.mean_length else env_steps / num_envs)
+        return Extent(min(wanted, int(left / length)), min(left, self._config.max_episode_steps or left), left)
+
+    def _usual_length(self, seen: EpisodeStatistics) -> float:
+        return max(seen.mean_length or 0.0, self._last_length)
 
     def on_evaluation(self, result: EvaluationResult) -> None:
         """Counts an evaluation during training."""

@@ -55,6 +55,10 @@ class Learner(ABC):
         """Makes the updates that are due after ``count`` new steps. Returns whether the policy has changed."""
 
     @abstractmethod
+    def waits_for(self, env_steps: int) -> str:
+        """What the first update waits for."""
+
+    @abstractmethod
     def compile(self) -> None:
         """Compiles the algorithm's update."""
 
@@ -151,6 +155,15 @@ class OffPolicyLearner(Learner):
                 raise
             raise DivergenceError("the TD errors that the replay takes as priorities are not finite") from error
 
+    def waits_for(self, env_steps: int) -> str:
+        if env_steps < self._learn_from:
+            return f"updates begin at step {self._learn_from} (algo_kwargs.learning_starts)"
+        if len(self.replay) < self.replay.batch_size:
+            return (
+                f"the replay has {len(self.replay)} of the {self.replay.batch_size} items of a batch (algo_kwargs.batch_size)"
+            )
+        return f"an update is due every {self.algorithm.config.train_freq} steps (algo_kwargs.train_freq)"
+
     def compile(self) -> None:
         self.algorithm.compile(self.replay.example())
 
@@ -226,6 +239,9 @@ class OnPolicyLearner(Learner):
         self.rollout.clear()
         self._timer.lap("update")
         return True
+
+    def waits_for(self, env_steps: int) -> str:
+        return f"an update takes {self.rollout.steps} steps of every environment (algo_kwargs.n_steps)"
 
     def compile(self) -> None:
         self.algorithm.compile(self.rollout.whole())

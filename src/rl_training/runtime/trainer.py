@@ -23,7 +23,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import Initial, Run
 from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, RandomStreams
-from rl_training.runtime.announcements import announce_changes, announce_run
+from rl_training.runtime.announcements import announce_changes, announce_no_updates, announce_run
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
 from rl_training.runtime.collector import Collector
@@ -136,12 +136,12 @@ class Trainer:
         self,
         total_timesteps: int | None = None,
         *,
-        evaluate: bool = True,
+        evaluate: bool | None = None,
         owns_process: bool = False,
         callbacks: Sequence[object] = (),
     ) -> TrainResult:
-        """Trains until the run has ``total_timesteps`` env steps (default: as configured), then evaluates. If the run
-        ``owns_process``, a second signal ends the process."""
+        """Trains until the run has ``total_timesteps`` env steps (default: as configured), then evaluates; by default only
+        as far as ``eval.budget`` allows. If the run ``owns_process``, a second signal ends the process."""
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
         stop = StopRequest(self._stopping, owns_process=owns_process)
         chores = (self.episodes, self.evaluations, self.log, self.progress, self.checkpoints)
@@ -179,7 +179,7 @@ class Trainer:
                 self.log.close()
         return result
 
-    def _session(self, total: int, stop: StopRequest, evaluate: bool) -> EvaluationResult | None:
+    def _session(self, total: int, stop: StopRequest, evaluate: bool | None) -> EvaluationResult | None:
         evaluation = None
         with self._stopping.no_fault_during(stop):
             self.divergence.check()
@@ -200,9 +200,12 @@ class Trainer:
             self.checkpoints.announce()
             if self.hooks.stopped_by is not None:
                 self.progress.say(f"step {self.env_steps}: {self.hooks.stopped_by}")
-            if evaluate and not stop:
-                extent = self.evaluations.at_end(self.env_steps, self.config.num_envs, self.episodes)
-                evaluation = self.evaluate(extent, stop)
+            if not stop:
+                announce_no_updates(self)
+                if evaluate is not False:
+                    asked = evaluate is True
+                    extent = self.evaluations.at_end(self.env_steps, self.config.num_envs, self.episodes, asked=asked)
+                    evaluation = None if extent is None else self.evaluate(extent, stop)
         if self.run is not None:
             if evaluation is not None:
                 self.run.write_evaluation({"step": self.env_steps, **evaluation.to_json()})

@@ -43,6 +43,8 @@ def scale_images(images: Tensor) -> Tensor:
 class ImageEncoder(Encoder):
     """An encoder of images. They are scaled to 0..1, or with ``centre`` to -0.5..0.5."""
 
+    layout: str | None = None  # whose convolutions it has, if they are not those of its own paper
+
     def __init__(self, *, centre: bool) -> None:
         super().__init__()
         self._centre = centre

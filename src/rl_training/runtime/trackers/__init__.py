@@ -25,7 +25,6 @@ from rl_training.experiment.metrics import read_log
 from rl_training.experiment.run import Run
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.hooks import Training
-from rl_training.runtime.report import page_of
 from rl_training.runtime.result import TrainResult
 
 #: The kinds of records that a tracker gets.
@@ -93,6 +92,8 @@ class Tracking:
 
 def _report(run_dir: Path) -> str | None:
     """The page of a run, if it has logged anything."""
+    from rl_training.runtime.report import page_of  # only runs with a tracker need it
+
     with contextlib.suppress(CheckpointError):
         return page_of(run_dir)
     return None
