@@ -79,7 +79,7 @@ class FlatOptimizer(ABC):
         norm = torch.linalg.vector_norm(self.gradient)
         if self.gradient.device.type != "cpu":  # reading the norm would block
             self.gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
-        elif not (size := norm.item()) <= max_norm:  # also if it is not a number
+        elif not (size := float(norm)) <= max_norm:  # also if it is not a number
             # The same operations in single precision; tensors of one number take four times as long.
             factor = np.float32(max_norm) * (np.float32(1.0) / (np.float32(size) + np.float32(1e-6)))
             self.gradient.mul_(min(float(factor), 1.0))
