@@ -128,7 +128,7 @@ class Interrupted:
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def save_without_step(self) -> str:
+    def save_before(self, call: str) -> str:
         raise AssertionError
 
     def unsaved(self) -> str:
@@ -262,7 +262,7 @@ class Silent:
     def say(self, text: str) -> None:
         raise AssertionError(text)
 
-    def save_without_step(self) -> str:
+    def save_before(self, call: str) -> str:
         raise AssertionError
 
     def unsaved(self) -> str:

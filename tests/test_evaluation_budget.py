@@ -12,17 +12,24 @@ import numpy as np
 import pytest
 import yaml
 from conftest import final_fingerprint, settings_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
 from rl_training import DQN
+from rl_training.algorithms.policy import ActInput, ExportModule, Policy
 from rl_training.api import load_agent
 from rl_training.cli import main
-from rl_training.envs.pool import Episode
+from rl_training.envs.factory import RegisteredEnv
+from rl_training.envs.limit import LongEpisode
+from rl_training.envs.pool import Episode, SeededEnvPool
 from rl_training.experiment.config import resolve_config
 from rl_training.experiment.metrics import read_metrics
 from rl_training.runtime.episodes import EpisodeStatistics
-from rl_training.runtime.evaluation import EvaluationResult, Extent
+from rl_training.runtime.evaluation import EvaluationResult, Extent, Turns, evaluate_policy
 from rl_training.runtime.evaluation_budget import EvaluationBudget
 from rl_training.runtime.trainer import Trainer
+from rl_training.types import Carry, PolicyOutput
 
 TINY = settings_of(
     "dqn", {"hidden_sizes": [16], "batch_size": 8, "buffer_size": 500, "train_freq": 50, "learning_starts": 100}
@@ -71,12 +78,13 @@ def test_the_budget_in_numbers() -> None:
     assert budget.during(1_000, 1, seen) is None  # one episode has at least 1000 steps
     seen.load_state_dict({"count": 1, "returns": [0.0], "lengths": [100], "successes": [], "least_returns": []})
     assert budget.during(1_000, 1, seen) is None  # 50 steps
-    assert budget.during(8_000, 1, seen) == Extent(4, 400, 400)
-    budget.on_evaluation(EvaluationResult([0.0] * 4, [50] * 4))
+    assert budget.during(8_000, 1, seen) == Extent(4, 800, 400)  # a longer one may take what the last evaluation is to have
+    budget.on_evaluation(EvaluationResult([0.0] * 4, [50] * 4, steps=200))
     assert budget.during(8_000, 1, seen) is None  # 200 steps are left, and training episodes have 100
     assert budget.at_end(8_000, 1, seen) == Extent(6, 600, 600)
-    budget.on_evaluation(EvaluationResult([0.0] * 4, [500] * 4))  # the policy has become better than training shows
-    last = Extent((10_000 - 2_200) // 500, 7_800, 7_800)  # an episode may take all that is left
+    better = EvaluationResult([0.0] * 4, [500] * 4, steps=2_300)  # than training shows; a fifth one was left out
+    budget.on_evaluation(better)
+    last = Extent((10_000 - 2_500) // 500, 7_500, 7_500)  # an episode may take all that is left
     assert budget.at_end(100_000, 1, seen) == last
     assert budget.at_end(100, 1, seen) is None
     assert budget.at_end(100, 1, seen, asked=True) == Extent(1, 1_000)
@@ -126,6 +134,90 @@ def test_episodes_that_cost_too_much_are_left_out(most_steps: int | None, episod
     assert (result.returns, result.lengths) == (whole.returns[:episodes], whole.lengths[:episodes])
 
 
+class PoolOf:
+    """A pool in so far as turns are concerned: n environments whose episodes have given lengths."""
+
+    def __init__(self, num_envs: int, lengths: list[int]) -> None:
+        self.num_envs, self._lengths = num_envs, lengths
+        self._number, self._taken = [0] * num_envs, [0] * num_envs
+
+    def step(self, active: list[int]) -> list[Episode]:
+        finished = []
+        for i in active:
+            self._taken[i] += 1
+            if self._taken[i] == self._lengths[i + self.num_envs * self._number[i]]:
+                finished.append(Episode(i, self._number[i], 0.0, self._taken[i]))
+                self._number[i], self._taken[i] = self._number[i] + 1, 0
+        return finished
+
+
+def play(num_envs: int, lengths: list[int], most_steps: int | None) -> EvaluationResult:
+    pool: Any = PoolOf(num_envs, lengths)
+    turns = Turns(pool, len(lengths), most_steps)
+    while active := turns.active():
+        turns.add(active, pool.step(active))
+    return turns.result()
+
+
+@given(st.integers(1, 10), st.lists(st.integers(1, 60), min_size=1, max_size=25), st.integers(0, 400))
+@settings(max_examples=300, deadline=None)
+def test_an_evaluation_takes_no_more_steps_than_it_may(num_envs: int, lengths: list[int], most_steps: int) -> None:
+    assert play(num_envs, lengths, None).lengths == lengths
+    result = play(num_envs, lengths, most_steps)
+    assert result.lengths == lengths[: len(result.lengths)]
+    assert result.steps <= max(most_steps, lengths[0])
+    assert result.steps == sum(lengths) or result.steps >= most_steps
+
+
+@pytest.mark.parametrize(
+    ("lengths", "most_steps", "episodes"),
+    [
+        ([500] * 20, 4_000, 8),  # all that there are steps for, though training had episodes of 50
+        ([1_000] * 20, 4_000, 4),
+        ([100] + [500] * 19, 4_000, 7),  # those after a short one are not all begun in vain
+        ([10] + [10**6] * 19, 4_000, 1),
+    ],
+)
+def test_few_steps_are_spent_on_what_is_left_out(lengths: list[int], most_steps: int, episodes: int) -> None:
+    assert len(play(10, lengths, most_steps).lengths) == episodes
+
+
+class CountingPolicy(Policy):
+    """Its state is the number of steps that it has acted in the episode, as the environment's observation is."""
+
+    def choose(self, given: ActInput) -> PolicyOutput:
+        counts: Any = given.carry[0]
+        np.testing.assert_array_equal(counts, given.obs[:, 1])
+        return PolicyOutput(np.zeros(len(counts), np.int64), (counts + 1,), {})
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        return (np.zeros(num_envs, np.float32),)
+
+    def export_module(self) -> ExportModule:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("most_steps", [None, 10, 21])
+def test_a_policy_keeps_its_state_while_its_environment_waits(most_steps: int | None) -> None:
+    pool = SeededEnvPool(RegisteredEnv("rl_training_test_envs:Counting-v0"), num_envs=3)
+    result = evaluate_policy(CountingPolicy(nn.Identity(), pool.spec), pool, 6, most_steps=most_steps)
+    pool.close()
+    assert result is not None
+    assert result.steps == (most_steps or 24)
+    assert result.lengths == [4] * (result.steps // 4)
+
+
+def test_a_vector_environment_keeps_to_the_budget_too() -> None:
+    """All of its members step, whether their episodes count or not."""
+    with DQN(gym.vector.SyncVectorEnv([StuckEnv] * 5), total_timesteps=4_000, **EXPLORES) as agent:
+        StuckEnv.steps = 0
+        with pytest.warns(LongEpisode, match="was stopped after 80 steps"):
+            result = agent.learn(evaluate=True).result
+    assert result is not None
+    assert result.evaluation is not None
+    assert StuckEnv.steps - 4_000 == result.evaluation.steps == 400
+
+
 class StuckEnv(gym.Env[Any, Any]):
     """Ends when an action differs from the one before, which a policy that does not explore never brings about, or with
     ``length`` after that many steps."""
@@ -168,7 +260,7 @@ def test_an_episode_that_does_not_end_is_stopped_by_the_budget(tmp_path: Path, c
     """Training has episodes of three steps, so that a hundred would cost less than a tenth."""
     steps = train_stuck(tmp_path, algo_kwargs=EXPLORES)
     assert evaluated_steps(tmp_path / "run") == (0, 400)  # one episode, and not a hundred
-    assert steps < 3 * 400, "with the beginnings of those that were left out"
+    assert steps == 400
     assert "was stopped after 400 steps, so its return is that of these steps" in capsys.readouterr().err
 
 
@@ -244,11 +336,11 @@ def test_an_evaluation_shows_how_far_it_is(
 
 
 def test_learn_evaluates_at_its_end_only_if_asked() -> None:
-    settings: dict[str, Any] = {"total_timesteps": 150, **TINY}
+    values: dict[str, Any] = {"total_timesteps": 150, **TINY}
     for asked, configured, expected in ((None, {}, False), (True, {}, True), (None, {"final_episodes": 2}, True)):
         if configured:
-            settings["eval"] = configured
-        with DQN("CartPole-v1", **settings) as agent:
+            values["eval"] = configured
+        with DQN("CartPole-v1", **values) as agent:
             result = agent.learn(evaluate=asked).result
             assert result is not None
             assert (result.evaluation is not None) is expected

@@ -21,6 +21,7 @@ from rl_training.envs.pool import SeededEnvPool
 from rl_training.envs.workers import SHORT_CLOSING_TIME
 from rl_training.experiment.run import step_directories
 from rl_training.runtime import signals
+from rl_training.runtime.learner import OffPolicyLearner
 
 HANGING = "hanging_envs:Hanging-v0"
 
@@ -30,6 +31,7 @@ WAITING = """
 import sys
 from rl_training.cli import main
 from rl_training.runtime import signals
+from rl_training.runtime.learner import OffPolicyLearner
 signals.PATIENCE, signals.LAST_PATIENCE = map(float, sys.argv[1:3])
 sys.exit(main(sys.argv[3:]))
 """
@@ -196,12 +198,38 @@ def test_a_second_signal_before_the_first_checkpoint(tmp_path: Path) -> None:
     assert_resumes_exactly(tmp_path, run)
 
 
+def test_a_signal_during_the_compilation_breaks_it_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compile_for_long(learner: OffPolicyLearner) -> None:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(10)
+
+    monkeypatch.setattr(OffPolicyLearner, "compile", compile_for_long)
+    monkeypatch.setattr(signals, "PATIENCE", 0.1)
+    monkeypatch.setattr(signals, "LAST_PATIENCE", PATIENCE)
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(tiny_values("dqn", compile="on")))
+    assert main(["train", "--config", str(config), "--output-dir", str(tmp_path / "run"), "--quiet"]) == 128 + signal.SIGINT
+    shown = capsys.readouterr()
+    assert shown.err.splitlines() == [
+        "finishing the step and saving; press again to stop without saving",
+        "the compilation does not end, so it is broken off",
+    ]
+    assert shown.out == f"stopped and saved at step 0; continue with: rl-training resume {tmp_path / 'run'}\n"
+    compiled: list[OffPolicyLearner] = []
+    monkeypatch.setattr(OffPolicyLearner, "compile", lambda learner: compiled.append(learner))
+    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
+    assert len(compiled) == 1, "the decision was still open"
+
+
 #: Notes in a file that the first signal has been handled: until then, a second one is the same to Python.
 LEARN_TWICE = f"""
 import sys
 from pathlib import Path
 from rl_training import DQN
 from rl_training.runtime import signals
+from rl_training.runtime.learner import OffPolicyLearner
 config, run, go, handled = sys.argv[1:]
 signals.PATIENCE = {PATIENCE}
 on_first = signals.StopRequest._on_first

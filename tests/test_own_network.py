@@ -257,8 +257,9 @@ def test_a_function_from_python_works_until_it_is_needed_elsewhere(
 ) -> None:
     """With one warning, when the agent is created: any other one would fail this test."""
     network, run = LOCAL[name], tmp_path / "run"
-    with pytest.warns(UserWarning, match="load and resume need network= again, and the command line cannot use"):
+    with pytest.warns(UserWarning, match="load and resume need network= again, and the command line cannot use") as warned:
         agent = DQN("CartPole-v1", network=network, output_dir=str(run), eval={"final_episodes": 1}, **TINY)
+    assert [one.filename for one in warned] == [__file__], "at the user's line"
     agent.learn()
     for suffix in {exported, "safetensors"}:
         agent.export(tmp_path / f"policy.{suffix}")

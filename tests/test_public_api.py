@@ -107,7 +107,12 @@ def test_settings_go_where_they_belong() -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("learning_rat", "did you mean 'learning_rate'"), ("sede", "did you mean 'seed'"), ("zzzzzz", "choose one of: ")],
+    [
+        ("learning_rat", "did you mean 'learning_rate'"),
+        ("sede", "did you mean 'seed'"),
+        ("batch_sizes", "did you mean 'batch_size'"),
+        ("zzzzzz", "the nearest of "),
+    ],
 )
 def test_an_unknown_setting_is_named_with_the_nearest(name: str, expected: str) -> None:
     settings: dict[str, Any] = {name: 1}

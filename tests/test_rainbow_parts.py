@@ -123,6 +123,24 @@ def test_a_noisy_agent_explores_by_noise_and_is_deterministic_in_evaluation(algo
     assert np.array_equal(policy.act(obs, ()).action, policy.q(obs).argmax(1))
 
 
+def test_acting_through_torch_has_noise_only_where_it_explores() -> None:
+    """A layer normalisation has no numpy twin."""
+    settings = {"noisy": True, "layer_norm": True, "learning_starts": 20, "train_freq": 1}
+    trainer = Trainer(tiny_config("dqn", algo_kwargs=settings))
+    trainer.train(60)
+    policy: Any = trainer.policy
+    obs = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    with torch.no_grad():
+        noisy = policy.network.train()(torch.from_numpy(obs)).numpy()
+        calm = policy.network.eval()(torch.from_numpy(obs)).numpy()
+    for training in (True, False):
+        policy.network.train(training)
+        np.testing.assert_array_equal(policy.q(obs, noisy=True), noisy)
+        np.testing.assert_array_equal(policy.q(obs), calm)
+        assert all(module.training is training for module in policy.network.modules())
+    assert not np.allclose(noisy, calm)
+
+
 def noise_of(network: nn.Module) -> torch.Tensor:
     return torch.cat([torch.cat([layer.noise_in, layer.noise_out]) for layer in noisy_layers(network)])
 

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-MOST_CHOICES_SHOWN = 80
+MOST_CHOICES_SHOWN = 20
 #: longest part of a value that a message repeats, and of a name that is compared with the valid ones
 MOST_SHOWN = 200
 #: what the code of others (environments, wrappers, modules) may raise without ending our process
@@ -100,12 +100,17 @@ class EnvironmentFault(RLTrainingError):
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """The end of an error message: the closest valid name, or all valid names if none is close and they are few enough."""
+    """The end of an error message: the closest valid name; if none is close, all of them, or the nearest three if they are
+    many."""
     choices = sorted(options)
-    near = difflib.get_close_matches(name[:MOST_SHOWN], choices, n=1, cutoff=0.6)
-    if near:
+    near = difflib.get_close_matches(name[:MOST_SHOWN], choices, n=3, cutoff=0.0)
+    if not near:
+        return ""
+    if difflib.get_close_matches(name[:MOST_SHOWN], near[:1], cutoff=0.6):
         return f"; did you mean '{near[0]}'?"
-    return f"; choose one of: {', '.join(choices)}" if 0 < len(choices) <= MOST_CHOICES_SHOWN else ""
+    if len(choices) <= MOST_CHOICES_SHOWN:
+        return f"; choose one of: {', '.join(choices)}"
+    return f"; the nearest of {len(choices)} names are {', '.join(near[:-1])} and {near[-1]}"
 
 
 def either(words: Sequence[str]) -> str:

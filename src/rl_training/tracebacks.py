@@ -3,6 +3,7 @@ Gymnasium's wrappers are left out."""
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,14 @@ _PASSING_ON = (
     str(Path("importlib", "__init__.py")),
     "multiprocessing",
 )
+
+
+def users_level() -> int:
+    """The ``stacklevel`` with which a warning of the caller's points to the line of the user's code that led to it."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("rl_training", "pydantic"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class WorkerError(RelayedError):

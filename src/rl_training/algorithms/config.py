@@ -28,6 +28,7 @@ from rl_training.models.mlp import Activation, Style
 from rl_training.models.observation import CNN
 from rl_training.names import split_name
 from rl_training.schedules import CosineSchedule, LinearSchedule, PiecewiseSchedule, Schedule
+from rl_training.tracebacks import users_level
 
 
 def _no_bool(value: Any) -> Any:
@@ -73,7 +74,7 @@ def _network(value: Any) -> NetworkReference | None:
         warnings.warn(
             f"the network '{reference.name}' is not in a module that can be imported: training, predicting and exporting "
             "work, but load and resume need network= again, and the command line cannot use the agent",
-            stacklevel=2,
+            stacklevel=users_level(),
         )
     return reference
 

@@ -93,7 +93,8 @@ def with_current_names(model: type[BaseModel], data: Mapping[str, Any]) -> dict[
 class StrictModel(BaseModel):
     """Rejects unknown keys and NaN, accepts old names of settings, and is immutable after validation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+    # Checks are built when they are first used: a command needs those of one algorithm, not of all.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True, defer_build=True)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

@@ -81,7 +81,7 @@ def evaluate_apart(
     shown: Progress,
 ) -> EvaluationResult | None:
     """An evaluation on environments of its own."""
-    made_by, num_envs = (on_screen(config, factory), 1) if render else (factory, config.eval.num_envs)
+    made_by, num_envs = (on_screen(config, factory), 1) if render else (factory, min(config.eval.num_envs, episodes))
     make = functools.partial(make_pool, config, made_by, FINAL_EPISODES, num_envs)
     with contextlib.closing(make(recorded=policy.spec.observation)) as pool:
         require_spaces(policy, pool.spec)

@@ -1,4 +1,4 @@
-"""Marks calls into environments, which may never return. Training can be stopped and saved during one."""
+"""Marks calls that may never return, above all those of environments. Training can be stopped and saved during one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ class SlowEnvironment(UserWarning):
 
 
 class StepInterrupted(BaseException):
-    """Breaks off a call of an environment. Not an ``Exception``, so that an environment does not catch it by accident."""
+    """Breaks off a marked call. Not an ``Exception``, so that an environment does not catch it by accident."""
 
 
 class Boundary:
-    """Marks the calls of environments. During one of them, nothing of the pool, the learner or the log changes. It may
-    therefore be broken off, and another thread may save the run as it was before the step."""
+    """Marks calls of environments, or others that may take long. During one of them, nothing of the pool, the learner or the
+    log changes. It may therefore be broken off, and another thread may save the run as it was before."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "the step of the environment") -> None:
+        self.name = name  # of the call, for the user
         self.since = 0.0  # when the call that is under way began; 0 if there is none
         self.calls = 1  # how many steps it makes: a replay makes many
         self.broken_off = False  # whether a call was ever broken off

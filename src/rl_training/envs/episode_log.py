@@ -56,7 +56,8 @@ class _Waiting:
         if active is not None:
             if self.present is None:
                 self.present = np.ones(self.reward.shape, np.bool_)
-            self.present[k] = np.isin(np.arange(self.reward.shape[1]), active)
+            self.present[k] = False
+            self.present[k, active] = True
         self.count = k + 1
 
     def clear(self) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.models.encoder import Encoder, in_turn, through_torch
+from rl_training.models.noisy import noisy_layers
 from rl_training.models.observation import EncoderConfig, make_encoder
 from rl_training.models.value_head import ValueHead
 from rl_training.types import Array, ObservationSpec
@@ -54,12 +55,15 @@ class ValueNetwork(nn.Module, ABC):
     def q_function(self, noisy: bool = False) -> Callable[[Array], Array]:
         """``q_values`` on numpy arrays, with or without the noise of noisy layers. Valid until the parameters move to other
         memory. Uses torch unless a subclass has a faster way."""
+        layers = list(noisy_layers(self))  # only these depend on the mode; switching every module takes as long as acting
 
         def q_values(obs: Tensor) -> Tensor:
             was_training = self.training
-            self.train(noisy)
+            for layer in layers:
+                layer.train(noisy)
             values = self.q_values(obs)
-            self.train(was_training)
+            for layer in layers:
+                layer.train(was_training)
             return values
 
         return through_torch(q_values, self)

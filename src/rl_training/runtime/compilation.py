@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.envs.boundary import Boundary
 from rl_training.errors import CompilationError, ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.cadence import PhaseTimer
@@ -40,6 +41,7 @@ class Compilation:
     ) -> None:
         """``obstacle`` is a reason against compiling that is not the algorithm's."""
         self.in_force: bool | None = None  # None: not decided yet
+        self.boundary = Boundary("the compilation")
         self._algorithm, self._learner, self._timer = algorithm, learner, timer
         self._ready = False
         self._obstacle = obstacle = algorithm.why_not_compiled() or obstacle
@@ -84,11 +86,14 @@ class Compilation:
         progress.note("compiling the update; this takes up to a minute, or a few seconds if it is cached")
         self._timer.lap("rest")
         try:
+            self.boundary.enter()
             self._learner.compile()
         except CompilationError as error:
-            if resumed and not stop:
+            if stop:  # which ends the compiler's processes too, if it is sent to all of the group
+                return False
+            if resumed:
                 _warn_of_switch(False, f"the update cannot be compiled here ({error})")
-            elif config.compile == "on" and not stop:
+            elif config.compile == "on":
                 raise ConfigError(
                     f"compile: on, but the update cannot be compiled here ({error}); install a C++ compiler (g++), or use "
                     "compile: auto or off"
@@ -97,6 +102,7 @@ class Compilation:
                 progress.note(f"the update cannot be compiled here ({error}); continuing without compilation")
             return False
         finally:
+            self.boundary.leave()
             self._timer.lap("compilation")
         progress.note(f"compiled in {self._timer.seconds['compilation']:.0f} s")
         return True

@@ -41,20 +41,20 @@ class EvaluationBudget:
     def _extent(self, wanted: int, part: float, env_steps: int, num_envs: int, seen: EpisodeStatistics) -> Extent:
         """What this part of the share is enough for. Episodes may be longer than those of training: a better policy stays
         alive, and a deterministic one can be stuck where a random one is not, in Breakout for 108,000 frames. An episode
-        is therefore stopped when nothing is left of the share."""
+        is therefore stopped when nothing is left of the whole share."""
         if self._config.budget is None:
             return Extent(wanted, self._config.max_episode_steps)
-        left = max(0, round(part * self._config.budget * env_steps) - self._spent)
+        left, most = (max(0, round(share * self._config.budget * env_steps) - self._spent) for share in (part, 1.0))
         # Before the first episode has ended, episodes are known to be at least as long as what has been seen of them.
         length = max(self._usual_length(seen), 1.0 if seen.mean_length else env_steps / num_envs)
-        return Extent(min(wanted, int(left / length)), min(left, self._config.max_episode_steps or left), left)
+        return Extent(min(wanted, int(left / length)), min(most, self._config.max_episode_steps or most), left)
 
     def _usual_length(self, seen: EpisodeStatistics) -> float:
         return max(seen.mean_length or 0.0, self._last_length)
 
     def on_evaluation(self, result: EvaluationResult) -> None:
         """Counts an evaluation during training."""
-        self._spent += sum(result.lengths)
+        self._spent += result.steps
         self._last_length = sum(result.lengths) / len(result.lengths)
 
     def state_dict(self) -> State:

@@ -1,9 +1,10 @@
 """Handles SIGINT and SIGTERM as a request to finish the current step, save and stop.
 
-The first signal only sets a flag, which the loop reads between two steps. If an environment does not return from its step,
-a thread helps. After ``PATIENCE`` seconds it breaks the step off by an exception in the main thread. If that has no effect,
-because the environment is inside C code or catches everything, the thread saves the run itself, as it was before the step. C
-code that keeps Python's lock stops the thread too: then nothing of the process can run, and only SIGKILL ends it.
+The first signal only sets a flag, which the loop reads between two steps. If an environment does not return from its step, or
+the update is being compiled, a thread helps. After ``PATIENCE`` seconds it breaks the call off by an exception in the main
+thread. If that has no effect, because the call is inside C code or catches everything, the thread saves the run itself, as it
+was before the call. C code that keeps Python's lock stops the thread too: then nothing of the process can run, and only
+SIGKILL ends it.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Stoppable(Protocol):
     def say(self, text: str) -> None:
         """Shows a line that must not be missed."""
 
-    def save_without_step(self) -> str:
-        """Saves the state before the step that is under way, from another thread; returns what to tell the user."""
+    def save_before(self, call: str) -> str:
+        """Saves the state before the call that does not end, from another thread; returns what to tell the user."""
 
     def unsaved(self) -> str:
         """What is lost if the process ends now, and how to continue."""
@@ -193,7 +194,7 @@ class StopRequest:
             _thread.interrupt_main(INTERRUPTION)
 
     def _help(self, boundary: Boundary, number: int) -> None:
-        """Gets the main thread out of a call of an environment, or does what it would have done."""
+        """Gets the main thread out of a call that does not end, or does what it would have done."""
         assert self._stoppable is not None
         since = boundary.since
         waited = time.monotonic() - max(since, self._asked_at)
@@ -202,14 +203,14 @@ class StopRequest:
         if since != self._interrupted:
             self._interrupted = since
             self._interrupting = True
-            self._stoppable.say("the environment does not return from its step, so the step is broken off")
+            self._stoppable.say(f"{boundary.name} does not end, so it is broken off")
             self._interrupt_main_thread()
         elif waited > LAST_PATIENCE and not self._saved and boundary.hold():
             self._saved = True
             ends = self._owns_process or number == signal.SIGTERM
             code = 128 + number
             try:
-                self._stoppable.say(self._stoppable.save_without_step())
+                self._stoppable.say(self._stoppable.save_before(boundary.name))
             except Exception as error:  # whatever it is, the process must end, or the main thread be released
                 code = NOT_SAVED
                 reason = str(error) if isinstance(error, RLTrainingError) else described(error)

@@ -23,7 +23,8 @@ class TrainerStop:
         self._trainer = trainer
 
     def boundaries(self) -> list[Boundary]:
-        return [*(pool.boundary for pool in self._trainer.pools()), self._trainer.creating]
+        trainer = self._trainer
+        return [*(pool.boundary for pool in trainer.pools()), trainer.creating, trainer.compilation.boundary]
 
     def leave_environments(self) -> None:
         """After an interruption, which may have come just when a pool was about to do this itself."""
@@ -46,16 +47,15 @@ class TrainerStop:
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # closed, or in the middle of printing something else
             self._trainer.progress.say(text)
 
-    def save_without_step(self) -> str:
-        """Saves the run as it was before the step that does not return."""
+    def save_before(self, call: str) -> str:
+        """Saves the run as it was before the call that does not end."""
         trainer = self._trainer
-        hanging = f"the environment {trainer.config.env_id} does not return"
         if trainer.run is None or not trainer.started:
-            return f"{hanging}, and there is nothing to save"
+            return f"{call} does not end, and there is nothing to save"
         trainer.hooks.lenient = True
         trainer.checkpoints.save_last()
         trainer.run.wait()
-        return f"{hanging}; {self.saved()}"
+        return f"{call} does not end; {self.saved()}"
 
     def saved(self) -> str:
         """How to continue a run that was stopped."""
@@ -70,6 +70,8 @@ class TrainerStop:
         if trainer.run is None:
             return f"{at}: the run has no directory, so nothing of it is left"
         step = trainer.run.resumable_step()
+        if not trainer.env_steps:
+            return f"stopped before the first step, so nothing is lost; start again with: {self._resume()}"
         if step is None:
             return f"{at}: nothing had been saved, so all steps are lost; start again with: {self._resume()}"
         if step >= trainer.env_steps:

@@ -90,7 +90,7 @@ class Trainer:
         self.compilation = Compilation(config, self.algorithm, self.learner, self.timer, self._changing_shapes(pool))
         self.collector: Collector | CollectorGroup = collecting.make(pool, policy, self.timer)
         self._eval_pool: EnvPool | None = None
-        self.creating = Boundary()  # marks the creation of the environments for evaluation
+        self.creating = Boundary("creating the environments for evaluation")
         self.env_steps = 0
         self.changes: Mapping[str, Change] = {}  # changed settings since the checkpoint that the run continues from
         self.episodes = EpisodeStatistics.of(config)
@@ -192,7 +192,8 @@ class Trainer:
             for env_index in self.collector.recover():
                 self.learner.discard(env_index)
                 self.checkpoints.outdated()
-            self.compilation.begin(self.config, self.progress, stop)
+            with self._stopping.no_fault_during(stop):
+                self.compilation.begin(self.config, self.progress, stop)
             self.hooks.emit("on_start", Training(self, total))
             announce_changes(self)
             self.timer.start()  # opening trackers is no training
@@ -260,7 +261,10 @@ class Trainer:
         self.divergence.check()
         if self._eval_pool is None:
             self._eval_pool = self._make_eval_pool()
-        limit = EpisodeLimit(extent.longest_episode or self.config.eval.max_episode_steps, self.config.env_id)
+        longest = extent.longest_episode or self.config.eval.max_episode_steps
+        if extent.most_steps is not None and isinstance(self._eval_pool, VectorEnvPool):
+            longest = min(longest or extent.most_steps, max(1, extent.most_steps // self._eval_pool.num_envs))
+        limit = EpisodeLimit(longest, self.config.env_id)
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
             result = evaluate_policy(
