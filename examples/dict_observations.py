@@ -65,9 +65,9 @@ def main() -> None:
     """Trains, predicts and exports."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output-dir", type=Path, default=Path("runs/delivery"))
-    parser.add_argument("--total-timesteps", type=int, default=50_000)
+    parser.add_argument("--steps", type=int, default=50_000)
     arguments = parser.parse_args()
-    common: dict[str, Any] = {"total_timesteps": arguments.total_timesteps, "eval": {"interval": 0, "final_episodes": 20}}
+    common: dict[str, Any] = {"total_timesteps": arguments.steps, "eval": {"interval": 0, "final_episodes": 20}}
     agents = {
         "ppo": PPO(Delivery, num_envs=8, n_steps=64, cnn_features=64, **common),
         "dqn": DQN(Delivery, learning_starts=500, train_freq=4, buffer_size=20_000, **common),

@@ -11,7 +11,7 @@ from reference_scripts import EXAMPLES
 
 @pytest.mark.slow  # learns from images for ten seconds
 def test_the_example_trains_predicts_and_exports(tmp_path: Path) -> None:
-    settings = ("--output-dir", tmp_path, "--total-timesteps", "600")
+    settings = ("--output-dir", tmp_path, "--steps", "600")
     finished = finish_python(EXAMPLES / "dict_observations.py", *settings, cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert "onnx: inputs obs.camera, obs.position, obs.wanted; action" in finished.stdout
