@@ -251,17 +251,6 @@ class ActionSpec:
         bounds = np.asarray(self.low), np.asarray(self.high)
         return None if all(np.array_equal(bound, bound.astype(np.float32)) for bound in bounds) else bounds
 
-    def from_env(self, action: Array) -> Array:
-        """The inverse of ``to_env``: converts environment actions to policy actions."""
-        if self.sizes:
-            choices: Array = action.reshape(len(action), -1) - np.asarray(self.starts)
-            return np.asarray(np.ravel_multi_index(tuple(choices.T), self.sizes)) if self.kind == "discrete" else choices
-        if self.kind == "discrete":
-            return action - self.start
-        low, high = self.scaled_bounds
-        normal: Array = (action.reshape(len(action), -1) - low) / (high - low) * 2.0 - 1.0
-        return normal.astype(np.float32)
-
 
 @dataclass(frozen=True)
 class SpaceSpec:
