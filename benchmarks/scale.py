@@ -4,7 +4,8 @@
     python benchmarks/scale.py --ray           # and Ray, on an instance of its own
 
 The kinds are measured in turns, several times; the medians go into docs/scale.md. CPU time is that of the trainer's process
-alone: the work of collectors elsewhere is not in it, which is the point.
+alone: the work of collectors elsewhere is not in it, which is the point. The last three tables are in wall time, and mean
+something only on a machine with two cores that are otherwise idle.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ CASES: dict[str, dict[str, Any]] = {
     "process, lockstep": {"stretch": STRETCH, "count": COLLECTORS, "kind": "process"},
     "process, pipelined": {"stretch": STRETCH, "count": COLLECTORS, "kind": "process", "mode": "pipelined"},
     "ray, lockstep": {"stretch": STRETCH, "count": COLLECTORS, "kind": "ray"},
+}
+#: Learning and collecting at the same time; one collector, because a learner and two collectors need three cores.
+AT_ONCE: dict[str, dict[str, Any]] = {
+    "inline, step by step": {},
+    "process, pipelined, one collector": {"stretch": STRETCH, "kind": "process", "mode": "pipelined"},
+    "process, pipelined": CASES["process, pipelined"],
+    "ray, pipelined, one collector": {"stretch": STRETCH, "kind": "ray", "mode": "pipelined"},
 }
 
 
@@ -141,12 +149,17 @@ def main() -> None:
     parser.add_argument("--ray", action="store_true")
     arguments = parser.parse_args()
     steps, repeats = arguments.steps, arguments.repeats
-    cases = {name: case for name, case in CASES.items() if arguments.ray or case.get("kind") != "ray"}
+    cases, at_once = (
+        {name: case for name, case in group.items() if arguments.ray or case.get("kind") != "ray"}
+        for group in (CASES, AT_ONCE)
+    )
     away = {name: case for name, case in cases.items() if "kind" in case}
     made = ", ".join(f"{name} {version}" for name, version in versions().items())
     where = f"{today()}, {made}; {machine()}."
     costs = in_turns({name: Measured(config_of(case), steps) for name, case in cases.items()}, repeats)
     overhead = in_turns({name: Measured(without_learning(config_of(case)), steps) for name, case in away.items()}, repeats)
+    runs = {name: Measured(config_of(case), steps, time.perf_counter) for name, case in at_once.items()}
+    wall = table(in_turns(runs, repeats), "us per step")
     waiting = []
     for algo in ("dqn", "ppo"):
         slow = {name: case for name, case in cases.items() if "in stretches" not in name}
@@ -159,6 +172,7 @@ def main() -> None:
         f"128, an update every 32 steps; {ENVS} environments, {COLLECTORS} collectors but where it says one, stretches of "
         f"{STRETCH}; medians of {repeats} parts of {steps} steps, measured in turns. {where}\n\n"
         f"Of these, to take in messages of 256 steps (without learning):\n\n{table(overhead, 'us of CPU per step')}\n\n"
+        f"The same run as in the first table, in wall time:\n\n{wall}\n\n"
         "An environment that sleeps for a millisecond, in wall time:\n\n" + "\n\n".join(waiting)
     )
     write_section(PAGE, "costs", text)
