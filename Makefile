@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-dmc test-cpus test-margins test-kill test-fuzz reliability check format docs stubs golden learn learn-peers bench bench-quick bench-scale bench-checkpoints clean
+.PHONY: help setup train test test-slow test-dmc test-ray test-cpus test-margins test-kill test-fuzz reliability check format docs stubs golden learn learn-peers bench bench-quick bench-scale bench-checkpoints clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -34,6 +34,14 @@ $(DMC)/.ready: pyproject.toml constraints.txt
 
 test-dmc: $(DMC)/.ready  ## run the DeepMind Control tests in a separate virtual environment
 	MUJOCO_GL=egl $(DMC)/bin/python -m pytest tests/test_dm_control.py
+
+RAY_READY := $(VENV)/.ray-ready
+$(RAY_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
+	touch $@
+
+test-ray: $(RAY_READY)  ## run the tests that need Ray; those of whole clusters and of every algorithm are among the slow ones
+	$(BIN)/python -m pytest -m slow tests/test_ray.py
 
 RELIABILITY := PYTHONPATH=src:tests $(BIN)/python -m reliability
 test-cpus: $(READY)  ## run the fast tests as other CPUs compute them (an hour)

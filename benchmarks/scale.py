@@ -4,7 +4,8 @@
     python benchmarks/scale.py --ray           # and Ray, on an instance of its own
 
 The kinds are measured in turns, several times; the medians go into docs/scale.md. CPU time is that of the trainer's process
-alone: the work of collectors elsewhere is not in it, which is the point.
+alone: the work of collectors elsewhere is not in it, which is the point. The last three tables are in wall time, and mean
+something only on a machine with two cores that are otherwise idle.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +24,7 @@ import numpy as np
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.machine import machine, today, versions
 from rl_training.experiment.config import TrainConfig, resolve_config
+from rl_training.runtime.ray_cluster import connected
 from rl_training.runtime.trainer import Trainer
 
 PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
@@ -33,6 +36,18 @@ CASES: dict[str, dict[str, Any]] = {
     "process, lockstep": {"stretch": STRETCH, "count": COLLECTORS, "kind": "process"},
     "process, pipelined": {"stretch": STRETCH, "count": COLLECTORS, "kind": "process", "mode": "pipelined"},
     "ray, lockstep": {"stretch": STRETCH, "count": COLLECTORS, "kind": "ray"},
+}
+#: The first table also has messages of 256 steps in place of 128.
+LONGER: dict[str, dict[str, Any]] = {
+    f"{kind}, lockstep, messages of 256 steps": {"stretch": 2 * STRETCH, "count": COLLECTORS, "kind": kind}
+    for kind in ("process", "ray")
+}
+#: Learning and collecting at the same time; one collector, because a learner and two collectors need three cores.
+AT_ONCE: dict[str, dict[str, Any]] = {
+    "inline, step by step": {},
+    "process, pipelined, one collector": {"stretch": STRETCH, "kind": "process", "mode": "pipelined"},
+    "process, pipelined": CASES["process, pipelined"],
+    "ray, pipelined, one collector": {"stretch": STRETCH, "kind": "ray", "mode": "pipelined"},
 }
 
 
@@ -134,19 +149,18 @@ def table(found: dict[str, list[float]], unit: str) -> str:
     return markdown_table(("collectors", unit, "all parts", f"of {next(iter(found))}"), rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=20_000, help="in each part")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--ray", action="store_true")
-    arguments = parser.parse_args()
-    steps, repeats = arguments.steps, arguments.repeats
-    cases = {name: case for name, case in CASES.items() if arguments.ray or case.get("kind") != "ray"}
+def measured(steps: int, repeats: int, with_ray: bool) -> str:
+    """All tables."""
+    cases, longer, at_once = (
+        {name: case for name, case in group.items() if with_ray or case.get("kind") != "ray"}
+        for group in (CASES, LONGER, AT_ONCE)
+    )
     away = {name: case for name, case in cases.items() if "kind" in case}
     made = ", ".join(f"{name} {version}" for name, version in versions().items())
-    where = f"{today()}, {made}; {machine()}."
-    costs = in_turns({name: Measured(config_of(case), steps) for name, case in cases.items()}, repeats)
+    costs = in_turns({name: Measured(config_of(case), steps) for name, case in (cases | longer).items()}, repeats)
     overhead = in_turns({name: Measured(without_learning(config_of(case)), steps) for name, case in away.items()}, repeats)
+    runs = {name: Measured(config_of(case), steps, time.perf_counter) for name, case in at_once.items()}
+    wall = table(in_turns(runs, repeats), "us per step")
     waiting = []
     for algo in ("dqn", "ppo"):
         slow = {name: case for name, case in cases.items() if "in stretches" not in name}
@@ -154,13 +168,25 @@ def main() -> None:
             slow = {name: case for name, case in slow.items() if "pipelined" not in name}
         runs = {f"{algo}, {name}": Measured(sleeping(algo, case), 800, time.perf_counter) for name, case in slow.items()}
         waiting.append(table(in_turns(runs, repeats), "us per step"))
-    text = (
+    return (
         f"{table(costs, 'us of CPU per step')}\n\nDQN with prioritised replay on CartPole, two layers of 128, batches of "
         f"128, an update every 32 steps; {ENVS} environments, {COLLECTORS} collectors but where it says one, stretches of "
-        f"{STRETCH}; medians of {repeats} parts of {steps} steps, measured in turns. {where}\n\n"
+        f"{STRETCH} and so messages of {STRETCH * ENVS // COLLECTORS} steps but where it says 256; medians of {repeats} "
+        f"parts of {steps} steps, measured in turns. {today()}, {made}; {machine()}.\n\n"
         f"Of these, to take in messages of 256 steps (without learning):\n\n{table(overhead, 'us of CPU per step')}\n\n"
+        f"The same run as in the first table, in wall time:\n\n{wall}\n\n"
         "An environment that sleeps for a millisecond, in wall time:\n\n" + "\n\n".join(waiting)
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=20_000, help="in each part")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--ray", action="store_true")
+    arguments = parser.parse_args()
+    with connected(None, num_cpus=2 * COLLECTORS) if arguments.ray else nullcontext():
+        text = measured(arguments.steps, arguments.repeats, arguments.ray)
     write_section(PAGE, "costs", text)
     print(text)
 

@@ -132,19 +132,17 @@ def measured(count: int, steps: int) -> tuple[float, float, float]:
 
 
 def check(steps: int, repeats: int) -> str:
-    """A table of what 1, 2 and 4 collectors give, and what is predicted of them. The costs of a message and of an update are
-    those of the same runs; that of a step is what is left of the time of a single collector."""
+    """A table of what 1, 2 and 4 collectors give, and what is predicted of them from the costs of a single one. Those of a
+    message and of an update are measured; that of a step is what is left of its time."""
     found: dict[int, list[tuple[float, float, float]]] = {count: [] for count in CHECKED}
     for _ in range(repeats):
         for count in CHECKED:
             found[count].append(measured(count, steps))
     rate, message, update = (float(np.median(column)) for column in zip(*found[1], strict=True))
-    step = 1 / rate - message / 64 - update / 4
+    case = Case("check", 1 / rate - message / 64 - update / 4, 64, 0.0, update, 4, 0.0, 0.0, message=message, link=1e12)
     rows = []
     for count in CHECKED:
         real = float(np.median([one[0] for one in found[count]]))
-        _, message, update = (float(np.median(column)) for column in zip(*found[count], strict=True))
-        case = Case("check", step, 64, 0.0, update, 4, 0.0, 0.0, message=message, link=1e12)
         predicted = simulate(case, count).rate
         rows.append((str(count), f"{real:.0f}", f"{predicted:.0f}", f"{100 * (predicted / real - 1):+.0f} %"))
     table = markdown_table(("collectors", "steps per second", "predicted", "difference"), rows)

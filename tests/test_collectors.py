@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,13 @@ from rl_training.errors import CollectorError, ConfigError, EnvironmentFault
 from rl_training.experiment.changes import with_overrides
 from rl_training.experiment.config import TrainConfig
 from rl_training.rng import derive_seed
+from rl_training.runtime import ray_collectors
 from rl_training.runtime.episodes import EpisodeStatistics
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.stretch_collector import Call, Place, Reply, Setup
 from rl_training.runtime.trainer import Trainer
+from rl_training.version import __version__
 
 
 def stretch_config(algo: str, output: Path, deaths: str = "", **collectors: Any) -> TrainConfig:
@@ -307,6 +311,23 @@ def test_the_returns_of_those_that_explore_least_are_logged(tmp_path: Path) -> N
     assert len(returns) > 3
     assert trainer.train_metrics()["return_mean_lowest_epsilon"] == pytest.approx(np.mean(returns[-100:]))
     assert "return_mean_lowest_epsilon" not in EpisodeStatistics.of(stretch_config("dqn", tmp_path)).metrics()
+
+
+@pytest.mark.parametrize(("within", "form"), [(ray_collectors.WITHIN_MESSAGE, bytes), (10, Reply)])
+def test_an_actor_of_ray_packs_a_reply_unless_it_is_large(
+    within: int, form: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_collectors, "WITHIN_MESSAGE", within)
+    config = stretch_config("dqn", tmp_path)
+    server = ray_collectors.Actor(Setup(config, None, None, Place(0, 2, 2)).to_bytes(), None, __version__)
+    packed = server.play(pickle.dumps(Call(0, 8, 0, None)))
+    assert isinstance(packed, form)
+    reply = pickle.loads(packed) if isinstance(packed, bytes) else packed
+    assert isinstance(reply, Reply)
+    assert reply.error is None
+    assert reply.answer is not None
+    assert reply.answer.env_steps == 16
+    assert ray_collectors.Actor(b"", None, "9.9.9").play(b"") == __version__
 
 
 @pytest.mark.parametrize("processes", ["collectors={'kind': 'process', 'count': 2}", "env_workers='subprocess'"])

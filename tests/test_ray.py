@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Iterator
@@ -18,12 +19,22 @@ from rl_training.bench.store import load_results
 from rl_training.cli import main
 from rl_training.errors import ConfigError, RLTrainingError
 from rl_training.experiment import aggregate
+from rl_training.runtime import ray_collectors
 from rl_training.runtime.ray_cluster import connected
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow  # starting Ray takes 10 to 20 seconds
 
 CPUS = 3
+
+
+def assert_no_trace(name: str, mode: str, folder: Path) -> None:
+    """A run on Ray, one of whose collectors is killed in mid-stretch, is the run inline."""
+    inline, _ = trained(stretch_config(name, folder / "inline", mode=mode))
+    (folder / "deaths").write_text("37")
+    away, restarts = trained(stretch_config(name, folder / "ray", str(folder / "deaths"), kind="ray", mode=mode))
+    assert restarts == 1
+    assert away == inline
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +65,19 @@ def test_a_bench_on_ray_survives_the_death_of_a_task(ray: Any, place: Path, caps
     assert final_fingerprint(Path("runs/tiny/seed0")) == final_fingerprint(Path("whole"))
 
 
+def test_a_tune_on_ray_is_the_tune_here(ray: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("optuna")
+    ranges = {"algo_kwargs.learning_rate": {"log": [1e-4, 1e-2]}}
+    Path("tiny.yaml").write_text(yaml.safe_dump({**tiny_values("dqn"), "tune": ranges}))
+    command = ["tune", "tiny.yaml", "--trials", "1", "--finalists", "0", "--confirm", "1", "--output-dir"]
+    assert main([*command, "here"]) == 0
+    assert main([*command, "there", "--ray"]) == 0
+    here, there = (json.loads(Path(folder, "results.json").read_text()) for folder in ("here", "there"))
+    for name in ("score", "settings", "trials"):
+        assert there[name] == here[name]
+    assert there["confirmed"]["200"]["return"] == here["confirmed"]["200"]["return"]
+
+
 def test_a_failing_task_is_named_in_one_line(ray: Any, capsys: pytest.CaptureFixture[str]) -> None:
     Path("broken.yaml").write_text(yaml.safe_dump(tiny_values("dqn", env_id="no_such_module:Env-v0")))
     assert main(["bench", "broken.yaml", "--seeds", "1", "--runs", "runs", "--ray"]) == 1
@@ -63,14 +87,23 @@ def test_a_failing_task_is_named_in_one_line(ray: Any, capsys: pytest.CaptureFix
     assert "no_such_module" in failures[0]
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo", "r2d2", "drqv2"])
-def test_collectors_on_ray_that_are_killed_leave_no_trace(ray: Any, name: str, tmp_path: Path) -> None:
-    mode = {"mode": "pipelined"} if name == "dqn" else {}
-    inline, _ = trained(stretch_config(name, tmp_path / "inline", **mode))
-    (tmp_path / "deaths").write_text("37")
-    away, restarts = trained(stretch_config(name, tmp_path / "ray", str(tmp_path / "deaths"), kind="ray", **mode))
-    assert restarts == 1
-    assert away == inline
+@pytest.mark.parametrize(("name", "mode"), [("dqn", "pipelined"), ("ppo", "lockstep"), ("r2d2", "lockstep")])
+def test_collectors_on_ray_that_are_killed_leave_no_trace(ray: Any, name: str, mode: str, tmp_path: Path) -> None:
+    assert_no_trace(name, mode, tmp_path)
+
+
+def test_large_weights_go_through_the_object_store(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored: list[bytes] = []
+    put = ray.put
+
+    def noted(value: bytes) -> Any:
+        stored.append(value)
+        return put(value)
+
+    monkeypatch.setattr(ray, "put", noted)
+    monkeypatch.setattr(ray_collectors, "WITHIN_MESSAGE", 10)
+    assert_no_trace("drqv2", "lockstep", tmp_path)
+    assert len(set(stored)) == len(stored) > 1, "once for all collectors"
 
 
 def test_a_module_that_the_nodes_cannot_import_is_named(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +121,7 @@ def test_a_full_object_store_is_named(ray: Any, tmp_path: Path, monkeypatch: pyt
         raise ray.exceptions.ObjectStoreFullError("the store is full")
 
     monkeypatch.setattr(ray, "put", put)
+    monkeypatch.setattr(ray_collectors, "WITHIN_MESSAGE", 10)
     with pytest.raises(ConfigError, match="is its object store full"):
         trained(stretch_config("dqn", tmp_path / "run", kind="ray"))
 

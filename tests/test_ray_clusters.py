@@ -153,13 +153,14 @@ def test_a_node_with_another_version_is_named(tmp_path: Path, monkeypatch: pytes
     assert_nothing_left(mark)
 
 
-@pytest.mark.parametrize("end", ["over", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("end", ["over", "SIGTERM", "SIGTERM to all", "SIGKILL"])
 def test_no_process_stays_behind_and_a_killed_run_resumes_exactly(end: str, tmp_path: Path, mark: str) -> None:
     config = stretch_config("dqn", tmp_path / "x").with_values(total_timesteps=1280)
     process = in_a_process(config, tmp_path, "run", kind="ray")
     if end != "over":
         wait_for_checkpoint(tmp_path / "run", process)
-        os.kill(process.pid, getattr(signal, end))
+        send = os.killpg if end.endswith("to all") else os.kill  # Ray's own processes are in the group of the trainer
+        send(process.pid, getattr(signal, end.split()[0]))
     _, errors = process.communicate(timeout=PATIENCE)
     assert_nothing_left(mark)
     if end == "over":

@@ -130,6 +130,22 @@ def test_saved_leaves_are_a_copy_and_loading_clears_the_rest() -> None:
     assert tree.total == 0.0
 
 
+@settings(max_examples=100, deadline=None)
+@given(capacity=st.sampled_from(CAPACITIES), data=st.data())
+def test_a_run_of_leaves_is_set_as_single_leaves_are(capacity: int, data: st.DataObject) -> None:
+    trees = [make_tree(random_values(capacity)) for _ in range(2)]
+    count = data.draw(st.integers(0, min(capacity, 300)))
+    start = data.draw(st.integers(0, capacity - count))
+    values = random_values(300, seed=1)[:count]
+    trees[0].set(np.arange(start, start + count), values)
+    trees[1].set_run(start, values)
+    for one, other in zip(trees[0]._layers, trees[1]._layers, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert trees[0].total == trees[1].total
+    with pytest.raises(IndexError, match="leaf indices"):
+        trees[1].set_run(capacity - count + 1, values)
+
+
 def test_the_last_of_duplicate_indices_wins() -> None:
     tree = SumTree(5000)
     tree.set([4, 4000, 4, 4], [1.0, 2.0, 3.0, 0.5])

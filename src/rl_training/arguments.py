@@ -194,14 +194,7 @@ def _add_bench(commands: Any) -> None:
         "--seeds", type=_positive, metavar="N", help="N seeds, from 0 or first_seed (default: as in the references, or 5)"
     )
     bench.add_argument("--jobs", type=_positive, metavar="N", help="parallel processes (default 2; 1 with --time-to-solve)")
-    bench.add_argument(
-        "--ray",
-        nargs="?",
-        const="local",
-        metavar="ADDRESS",
-        help="run on a Ray cluster: auto for the one on this machine, or host:port (without ADDRESS: start one here); then "
-        "--jobs is by default as many as there are CPUs for",
-    )
+    _add_ray(bench, "; then --jobs is by default as many as there are CPUs for")
     bench.add_argument("--peers", action="store_true", help="also train Stable-Baselines3 and sb3-contrib on the same budget")
     bench.add_argument("--time-to-solve", action="store_true", help="instead, race the peers until a task is solved")
     bench.add_argument("--report", action="store_true", help="train nothing; only write the tables and curves again")
@@ -213,10 +206,16 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument("--page", type=Path, metavar="MD", help=f"tables and curves ({places} a page in the runs directory)")
 
 
+def _add_ray(command: argparse.ArgumentParser, further: str) -> None:
+    where = "run on a Ray cluster: auto for the one on this machine, or host:port (without ADDRESS: start one here)"
+    command.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help=f"{where}{further}")
+
+
 def _add_tune(commands: Any) -> None:
     examples = (
         "dqn/cartpole --trials 30 --jobs 2",
         "mine.yaml --seeds 3 --pruner hyperband",
+        "mine.yaml --jobs 16 --ray auto",
         "ppo/acrobot --set total_timesteps=50000 --output-dir runs/tuned",
     )
     summary = (
@@ -228,6 +227,7 @@ def _add_tune(commands: Any) -> None:
     tune.add_argument("--trials", type=_positive, default=50, metavar="N", help="settings to try, in all (default 50)")
     tune.add_argument("--seeds", type=_positive, default=1, metavar="K", help="runs of each trial (default 1)")
     tune.add_argument("--jobs", type=_positive, default=2, metavar="N", help="parallel processes (default 2)")
+    _add_ray(tune, "")
     tune.add_argument(
         "--pruner", choices=("median", "hyperband", "none"), default="median", help="which trials end early (default median)"
     )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 
 from rl_training.bench.document import write_section
 from rl_training.bench.jobs import Job
@@ -25,14 +22,11 @@ from rl_training.bench.report import (
     seeds_for,
     shown,
 )
-from rl_training.bench.runner import Runner
+from rl_training.bench.runners import require_usable_ray, runners
 from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError, did_you_mean
-from rl_training.errors import shown as shown_value
 from rl_training.experiment.aggregate import kept_in, require_rliable
-from rl_training.experiment.collectors import is_address
 from rl_training.experiment.config import load_config_data, resolve_config
-from rl_training.runtime.ray_cluster import LOCAL, connected, require_ray
 
 #: Defaults in the repository's root. Elsewhere, configs must be named, and all output goes to the runs directory.
 REFERENCES, PEERS = Path("benchmarks/learning.yaml"), Path("benchmarks/peers.yaml")
@@ -107,7 +101,9 @@ def make_plan(
             raise ConfigError(f"the file with the peers' settings, {PEERS}, does not exist; give one with --peers-file")
     require_rliable()
     if ray is not None:
-        _require_usable_ray(ray, race=race)
+        require_usable_ray(ray)
+        if race:
+            raise ConfigError("--time-to-solve compares times on one machine, so it cannot be combined with --ray")
     known = [config for config, peer in peer_entries.items() if peer.solved is not None] if race else list(entries)
     chosen = list(configs) or known
     if not chosen:
@@ -134,16 +130,6 @@ def make_plan(
     )
 
 
-def _require_usable_ray(address: str, *, race: bool) -> None:
-    require_ray()
-    if race:
-        raise ConfigError("--time-to-solve compares times on one machine, so it cannot be combined with --ray")
-    if address != LOCAL and not is_address(address):
-        raise ConfigError(
-            f"--ray takes auto or the host:port of a Ray cluster, not {shown_value(address)}; name the configs before --ray"
-        )
-
-
 def run_bench(plan: Plan, *, report_only: bool) -> int:
     """Runs the plan and returns the exit code: 1 if a job failed, otherwise 0."""
     failures: list[str] = []
@@ -155,41 +141,12 @@ def run_bench(plan: Plan, *, report_only: bool) -> int:
         jobs = plan.planned_jobs()
         for job in jobs:
             job.is_finished()  # rejects runs made with other settings, before anything starts
-        with _runner(plan, jobs) as runner:
-            failures = runner.run(lambda job: _record(plan, job))
+        with runners(plan.ray) as make_runner:
+            failures = make_runner(jobs, plan.jobs, sys.stderr).run(lambda job: _record(plan, job))
     sys.stdout.write(write_report(plan) + "\n")
     for failure in failures:
         sys.stderr.write(f"failed: {failure}\n")
     return 1 if failures else 0
-
-
-@contextlib.contextmanager
-def _runner(plan: Plan, jobs: Sequence[Job]) -> Iterator[Runner]:
-    """Runs the jobs on this machine, or on a Ray cluster."""
-    if plan.ray is None:
-        assert plan.jobs is not None
-        yield Runner(jobs, plan.jobs, sys.stderr)
-        return
-    from rl_training.bench.on_ray import RayRunner
-
-    where = "starting Ray on this machine" if plan.ray == LOCAL else f"connecting to Ray at {plan.ray}"
-    sys.stderr.write(f"{where}; whoever has its token can run code on its nodes: docs/security.md\n")
-    with connected(None if plan.ray == LOCAL else plan.ray) as ray, _stopped_by_sigterm():
-        yield RayRunner(ray, jobs, plan.jobs, sys.stderr)
-
-
-@contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Without Ray, the runs notice that the bench has ended and save. Ray would kill them, so they must be asked to stop."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _record(plan: Plan, job: Job) -> str:

@@ -1,6 +1,6 @@
-"""Runs the jobs of a bench as tasks of a Ray cluster.
+"""Runs the jobs of a bench or a tune as tasks of a Ray cluster.
 
-A task does what the bench does with a job on one machine: it takes the job's lock and starts the same process. On a folder
+A task does what a ``Runner`` does with a job on one machine: it takes the job's lock and starts the same process. On a folder
 that all nodes share, a task that was killed therefore resumes its run wherever Ray starts it again. What the tables need
 comes back with the answer, so that nothing must be shared.
 """
@@ -24,29 +24,29 @@ TICK, LAST_PATIENCE = 0.5, 60.0
 
 
 class RayRunner(Runner):
-    """Runs jobs on the cluster that ``ray``, the module, is connected to. By Ctrl-C the tasks are cancelled: they save."""
+    """Runs jobs on the cluster that ``ray``, the module, is connected to. A task that has to stop is cancelled: it saves."""
 
-    def __init__(self, ray: Any, jobs: Sequence[Job], parallel: int | None, stream: TextIO) -> None:
-        super().__init__(jobs, parallel or max(1, len(jobs)), stream)
+    def __init__(self, ray: Any, jobs: Sequence[Job], parallel: int | None, stream: TextIO, *, expected: int = 0) -> None:
+        super().__init__(jobs, parallel or max(1, len(jobs)), stream, expected=expected)
         self._ray = ray
         self._task = ray.remote(run_task)
 
     def _run(self, job: Job) -> str | None:
-        if self._stopping.is_set() or job.is_finished():
+        stop, ray = self._stops[job], self._ray
+        if stop.is_set() or job.is_finished():
             return None
-        ray = self._ray
         task = self._task.options(num_cpus=job.threads, max_retries=RESTARTS, name=job.label)
         answer = task.remote(job.elsewhere().to_json(), __version__)
         self._active.add(job)
         try:
             while not ray.wait([answer], timeout=TICK)[0]:
-                if self._stopping.is_set():
+                if stop.is_set():
                     ray.cancel(answer)
                     ray.wait([answer], timeout=LAST_PATIENCE)
                     return None
             problem, files = ray.get(answer)
         except ray.exceptions.RayError as error:
-            return None if self._stopping.is_set() else one_line(str(error))
+            return None if stop.is_set() else one_line(str(error))
         finally:
             self._active.remove(job)
         if problem is None and not job.result_file.exists():  # nothing is shared with the node that has run it

@@ -97,6 +97,7 @@ def tune_command(arguments: argparse.Namespace) -> int:
         finalists=arguments.finalists,
         confirm=arguments.confirm,
         output_dir=arguments.output_dir,
+        ray=arguments.ray,
     )
     return run_tune(plan)
 

@@ -42,11 +42,21 @@ class PriorityIndex:
 
     def add(self, indices: NDArray[np.int64], priorities: NDArray[np.floating[Any]] | None = None) -> None:
         """Gives new items at these indices their initial priorities, or the largest one where they are not known."""
-        values = np.full(len(indices), self._largest**self.alpha)
+        self._tree.set(indices, self._initial(len(indices), priorities))
+
+    def add_run(self, start: int, count: int, priorities: NDArray[np.floating[Any]] | None = None) -> None:
+        """``add`` for consecutive items, which may go on at the first one."""
+        if start + count > self._tree.capacity:
+            self.add((start + np.arange(count)) % self._tree.capacity, priorities)
+        else:
+            self._tree.set_run(start, self._initial(count, priorities))
+
+    def _initial(self, count: int, priorities: NDArray[np.floating[Any]] | None) -> NDArray[np.float64]:
+        values = np.full(count, self._largest**self.alpha)
         if priorities is not None:
             known = np.isfinite(priorities)
             values[known] = (np.abs(priorities[known]).astype(np.float64) + SMALLEST_PRIORITY) ** self.alpha
-        self._tree.set(indices, values)
+        return values
 
     def update(self, indices: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
         """Sets the priorities of these items. If an index occurs twice, its last priority is kept."""
@@ -95,7 +105,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         start = self._next
         super().add(transitions)
         count = 1 if np.ndim(transitions.reward) == 0 else len(transitions.reward)
-        self._priorities.add((start + np.arange(count)) % self.capacity, transitions.priority)
+        self._priorities.add_run(start, count, transitions.priority)
 
     def sample(self, batch_size: int, beta: float = 0.4) -> TransitionBatch:
         """Samples ``batch_size`` transitions in proportion to their priorities."""

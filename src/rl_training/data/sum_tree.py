@@ -61,6 +61,18 @@ class SumTree:
             parents[nodes] = _sum_rows(children.reshape(-1, FAN_OUT).take(nodes, axis=0))
         self._top_ends = None
 
+    def set_run(self, start: int, values: ArrayLike) -> None:
+        """Sets the values of consecutive leaves. Unlike ``set``, it computes every node above them once."""
+        run = _checked_values(values)
+        end = start + len(run)
+        if not 0 <= start <= end <= self.capacity:
+            raise IndexError(f"leaf indices must be from 0 to {self.capacity - 1}")
+        self._layers[0][start:end] = run
+        for children, parents in zip(self._layers, self._layers[1:], strict=False):
+            start, end = start // FAN_OUT, -(-end // FAN_OUT)
+            parents[start:end] = _sum_rows(children.reshape(-1, FAN_OUT)[start:end])
+        self._top_ends = None
+
     def sample(self, targets: ArrayLike) -> NDArray[np.int64]:
         """The leaves whose intervals contain these points of [0, total). A leaf with value 0 is never returned."""
         ends = self._ends()

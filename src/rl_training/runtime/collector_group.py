@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
-import safetensors.numpy
 
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.boundary import StepInterrupted
@@ -22,9 +21,10 @@ from rl_training.models.encoder import on_cpu
 from rl_training.runtime.cadence import PhaseTimer
 from rl_training.runtime.collector import acting_copy
 from rl_training.runtime.collector_handles import CollectorLost, Handle, InlineHandle
+from rl_training.runtime.flat_weights import FlatWeights
 from rl_training.runtime.learner import Learner
 from rl_training.runtime.signals import StopRequest
-from rl_training.runtime.stretch_collector import Answer, Call, packed_weights, unpacked_state
+from rl_training.runtime.stretch_collector import Answer, Call, unpacked_state
 from rl_training.types import State
 
 #: If a collector dies more often than this in one stretch, restarting it does not help, and the run ends.
@@ -54,6 +54,7 @@ class CollectorGroup:
         self._states: list[State | bytes | None] = [None] * len(handles)  # after the last stretch that was taken in
         self._calls: list[Call | None] = [None] * len(handles)  # that are not answered yet
         self._deaths = [0] * len(handles)  # in the stretch under way
+        self._flat = FlatWeights(policy.network)
         self._weights = b""  # the weights of the last broadcast
         self._version = 0
         self._turn = 0
@@ -136,7 +137,7 @@ class CollectorGroup:
             return
         if not self._again:
             if self._behind == 0:
-                self._weights = packed_weights(self._learned)
+                self._weights = self._flat.to_bytes()
                 self._version, self._updates = self._version + 1, self._learned_updates
             self._behind = (self._behind + len(idle)) % (self._config.broadcast_interval * len(self._handles))
         self._again = False
@@ -155,36 +156,36 @@ class CollectorGroup:
         answers: dict[int, Answer] = {}
         while len(answers) < len(self._handles):
             waiting = [number for number in range(len(self._handles)) if number not in answers]
-            answers |= self._answers(waiting, stop)
+            answers |= self._answers(waiting, stop, len(waiting))
         return {number: answers[number] for number in sorted(answers)}
 
     def _first_answer(self, stop: StopRequest) -> dict[int, Answer]:
         """One answer; if there are several, that of the collector whose turn it is."""
         while True:
             turns = [(self._turn + k) % len(self._handles) for k in range(len(self._handles))]
-            for number, answer in self._answers(turns, stop, most=1).items():
+            for number, answer in self._answers(turns, stop, 1).items():
                 self._turn = number + 1
                 return {number: answer}
 
-    def _answers(self, numbers: Sequence[int], stop: StopRequest, most: int | None = None) -> dict[int, Answer]:
-        """The answers that arrive within ``TICK`` seconds."""
+    def _answers(self, numbers: Sequence[int], stop: StopRequest, most: int) -> dict[int, Answer]:
+        """The answers that arrive within ``TICK`` seconds, at most this many."""
         handles = [self._handles[number] for number in numbers]
+        self._timer.lap("rest")
+        ready = type(handles[0]).ready(handles, most, TICK)
         if not isinstance(handles[0], InlineHandle):
-            self._timer.lap("rest")
-            type(handles[0]).wait(handles, TICK)
             self._timer.lap("waiting")
             if stop:
                 raise StepInterrupted  # stretches under way are repeated when the run is resumed
         answers: dict[int, Answer] = {}
         for number in numbers:
-            answer = self._answer(number, stop)
-            if answer is not None:
-                answers[number] = answer
-                if len(answers) == most:
-                    break
+            if self._handles[number] in ready and len(answers) < most:
+                answer = self._answer(number, stop)
+                if answer is not None:
+                    answers[number] = answer
         return answers
 
     def _answer(self, number: int, stop: StopRequest) -> Answer | None:
+        """The answer of a collector that is ready; None if it has died and was asked again."""
         try:
             return self._handles[number].answer()
         except CollectorLost as lost:
@@ -231,7 +232,7 @@ class CollectorGroup:
         keeps = again or (self._behind != 0 and self._config.mode != "free")
         return {
             "states": [None if state is None else unpacked_state(state) for state in self._states],
-            "weights": dict(sorted(safetensors.numpy.load(self._weights).items())) if keeps else None,  # to fix their order
+            "weights": self._flat.arrays(self._weights) if keeps else None,
             "behind": self._behind,
             "again": again,
         }
@@ -241,7 +242,7 @@ class CollectorGroup:
         self._behind = 0 if state["weights"] is None else state["behind"]
         self._let_go()
         if state["weights"] is not None:
-            self._weights = safetensors.numpy.save({name: np.asarray(value) for name, value in state["weights"].items()})
+            self._weights = self._flat.from_arrays(state["weights"])
             self._version += 1
         return []
 

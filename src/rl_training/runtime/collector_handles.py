@@ -6,6 +6,7 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import pickle
 import signal
 import warnings
 from abc import ABC, abstractmethod
@@ -41,8 +42,7 @@ class CollectorLost(Exception):
 
 
 class Handle(ABC):
-    """One collector. After ``start`` it has one call at a time; ``answer`` returns None while there is no answer yet, and
-    raises ``CollectorLost`` if there will be none."""
+    """One collector. After ``start`` it has one call at a time, whose answer can be taken once it is ``ready``."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -57,14 +57,15 @@ class Handle(ABC):
     def ask(self, call: Call) -> None:
         """Asks for a stretch. This neither fails nor waits."""
 
-    @abstractmethod
-    def answer(self) -> Answer | None:
-        """The answer, if there is one."""
-
     @classmethod
     @abstractmethod
-    def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
-        """Waits until one of these collectors, all of this class, has an answer or has died, or until the time is over."""
+    def ready(cls, handles: Sequence[Handle], most: int, seconds: float) -> Sequence[Handle]:
+        """Those of these collectors, all of this class, that have an answer or have died. Waits for one of them, or for
+        ``most``, which is all that the caller needs; at most for this time."""
+
+    @abstractmethod
+    def answer(self) -> Answer:
+        """The answer of a collector that is ready. Raises ``CollectorLost`` if it has died."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -104,13 +105,13 @@ class InlineHandle(Handle):
     def ask(self, call: Call) -> None:
         self._call = call
 
-    def answer(self) -> Answer | None:
+    @classmethod
+    def ready(cls, handles: Sequence[Handle], most: int, seconds: float) -> Sequence[Handle]:
+        return handles
+
+    def answer(self) -> Answer:
         assert self._collector is not None and self._call is not None, "nothing was asked"  # noqa: PT018
         return self._collector.play(self._call)
-
-    @classmethod
-    def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
-        return
 
     def close(self) -> None:
         self.pool.close()
@@ -141,19 +142,20 @@ class ProcessHandle(Handle):
 
     def ask(self, call: Call) -> None:
         with contextlib.suppress(OSError):  # it has died; ``answer`` will report that
-            self._pipe.send(call)
+            self._pipe.send_bytes(pickle.dumps(call, pickle.HIGHEST_PROTOCOL))
 
-    def answer(self) -> Answer | None:
+    @classmethod
+    def ready(cls, handles: Sequence[Handle], most: int, seconds: float) -> Sequence[Handle]:
+        by_pipe = {handle._pipe: handle for handle in handles if isinstance(handle, ProcessHandle)}
+        return [by_pipe[pipe] for pipe in wait(list(by_pipe), seconds) if isinstance(pipe, Connection)]
+
+    def answer(self) -> Answer:
         try:
-            reply = self._pipe.recv() if self._pipe.poll() else None
+            reply = self._pipe.recv()
         except (EOFError, OSError) as error:
             self._process.join(CLOSING_TIME)
             raise CollectorLost(f"its process {death(self._process.exitcode)}") from error
-        return None if reply is None else self.taken(reply)
-
-    @classmethod
-    def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
-        wait([handle._pipe for handle in handles if isinstance(handle, ProcessHandle)], seconds)
+        return self.taken(reply)
 
     def close(self) -> None:
         if self._process is not None:

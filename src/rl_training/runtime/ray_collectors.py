@@ -4,38 +4,50 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import cloudpickle
 
 from rl_training.errors import ConfigError, one_line
 from rl_training.runtime.collector_handles import CollectorLost, Handle
 from rl_training.runtime.ray_cluster import connected
-from rl_training.runtime.stretch_collector import Answer, Call, CollectorServer, Setup, packed_state
+from rl_training.runtime.stretch_collector import Answer, Call, CollectorServer, Reply, Setup, packed_state
 from rl_training.types import State
 from rl_training.version import __version__
 
+#: Ray sends objects of fewer bytes within its messages. Larger ones go through its object store, which takes the trainer half
+#: a millisecond.
+WITHIN_MESSAGE = 100_000
+
 
 class Actor:
-    """The actor that Ray runs on a node."""
+    """The actor that Ray runs on a node. What comes and goes is pickled here: Ray takes longer for several small objects."""
 
-    def __init__(self, content: bytes, state: bytes | None) -> None:
+    def __init__(self, content: bytes, state: bytes | None, version: str) -> None:
+        self._fits = version == __version__
         self._server = CollectorServer(content, state)
 
-    def play(self, call: Call, weights: bytes | None, version: str) -> Any:
-        """Plays a stretch, if the node has the trainer's version."""
-        return self._server.play(call._replace(weights=weights)) if version == __version__ else __version__
+    def play(self, call: bytes, weights: bytes | None = None) -> bytes | Reply | str:
+        """Plays a stretch, if the node has the trainer's version; otherwise returns its own. ``weights`` are given if they do
+        not come with the call. A large reply is left to Ray, which need not copy its arrays."""
+        if not self._fits:
+            return __version__
+        asked: Call = cloudpickle.loads(call)
+        reply = self._server.play(asked if weights is None else asked._replace(weights=weights))
+        packed = pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
+        return packed if len(packed) < WITHIN_MESSAGE else reply
 
 
 class Broadcast:
-    """The weights in Ray's object store, once for all collectors."""
+    """Large weights in Ray's object store, once for all collectors."""
 
     def __init__(self, ray: Any) -> None:
         self._ray, self._version, self._reference = ray, -1, None
 
     def reference(self, call: Call) -> Any:
-        """A reference to the weights of this call; None if the collector already has them."""
-        if call.weights is None:
-            return None
+        """A reference to the weights of this call."""
         if call.version != self._version:
             try:
                 self._reference = self._ray.put(call.weights)
@@ -65,18 +77,24 @@ class RayHandle(Handle):
         self.close()
         if self._content is None:
             self._content = self.setup.to_bytes()
-        self._actor = self._class.remote(self._content, None if state is None else packed_state(state))
+        self._actor = self._class.remote(self._content, None if state is None else packed_state(state), __version__)
         self.weights = -1
 
     def ask(self, call: Call) -> None:
-        weights = self._broadcast.reference(call)
-        self._reply = self._actor.play.remote(call._replace(weights=None), weights, __version__)
+        stored: tuple[Any, ...] = ()
+        if call.weights is not None and len(call.weights) >= WITHIN_MESSAGE:
+            stored, call = (self._broadcast.reference(call),), call._replace(weights=None)
+        self._reply = self._actor.play.remote(pickle.dumps(call, pickle.HIGHEST_PROTOCOL), *stored)
 
-    def answer(self) -> Answer | None:
+    @classmethod
+    def ready(cls, handles: Sequence[Handle], most: int, seconds: float) -> Sequence[Handle]:
+        by_reply = {handle._reply: handle for handle in handles if isinstance(handle, RayHandle)}
+        ray = next(iter(by_reply.values()))._ray
+        return [by_reply[reply] for reply in ray.wait(list(by_reply), num_returns=most, timeout=seconds)[0]]
+
+    def answer(self) -> Answer:
         exceptions = self._ray.exceptions
         try:
-            if not self._ray.wait([self._reply], timeout=0)[0]:
-                return None
             reply = self._ray.get(self._reply)
         except exceptions.RayTaskError as error:
             cause = one_line(str(error)).rpartition(": ")
@@ -92,12 +110,7 @@ class RayHandle(Handle):
             raise ConfigError(
                 f"a node of the Ray cluster has rl-training {reply}, this machine {__version__}; install the same on both"
             )
-        return self.taken(reply)
-
-    @classmethod
-    def wait(cls, handles: Sequence[Handle], seconds: float) -> None:
-        chosen = [handle for handle in handles if isinstance(handle, RayHandle)]
-        chosen[0]._ray.wait([handle._reply for handle in chosen], num_returns=1, timeout=seconds)
+        return self.taken(cloudpickle.loads(reply) if isinstance(reply, bytes) else reply)
 
     def close(self) -> None:
         if self._actor is not None:

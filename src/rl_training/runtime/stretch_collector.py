@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
-import safetensors.numpy
 import torch
 
 from rl_training import errors
@@ -35,6 +34,7 @@ from rl_training.models.normalization import ObservationNormalizer
 from rl_training.rng import TRAINING_EPISODES
 from rl_training.runtime.cadence import PhaseTimer, cpu_threads
 from rl_training.runtime.collector import Collected, Collector
+from rl_training.runtime.flat_weights import FlatWeights
 from rl_training.runtime.setup import make_pool
 from rl_training.tracebacks import WorkerError, frames_of
 from rl_training.types import ObservationSpec, State, Step
@@ -89,7 +89,7 @@ class Call(NamedTuple):
     env_steps: int
     steps: int
     version: int  # number of the weights
-    weights: bytes | None  # from ``packed_weights``; None: the collector already has them
+    weights: bytes | None  # from ``FlatWeights``; None: the collector already has them
 
 
 class Answer(NamedTuple):
@@ -100,13 +100,6 @@ class Answer(NamedTuple):
     env_steps: int  # over all environments of the collector
     episodes: list[Episode]
     state: State | bytes  # bytes from another process: ``packed_state``
-
-
-def packed_weights(policy: Policy) -> bytes:
-    """The current weights of a policy, as safetensors."""
-    return safetensors.numpy.save(  # type: ignore[no-any-return]
-        {name: value.cpu().numpy() for name, value in policy.network.state_dict().items()}
-    )
 
 
 def packed_state(state: State | bytes) -> bytes:
@@ -147,7 +140,7 @@ class StretchCollector:
         if self._held is not None:
             assert isinstance(policy, EpsilonPolicy)
             policy.passes_q_values = True
-        self._weights = policy.network.state_dict()  # shares the network's memory
+        self._weights = FlatWeights(policy.network)
         self._version = -1
 
     def start(self, state: State | bytes | None) -> list[int]:
@@ -173,8 +166,7 @@ class StretchCollector:
     def play(self, call: Call) -> Answer:
         """Plays a stretch."""
         if call.weights is not None and call.version != self._version:
-            for name, value in safetensors.numpy.load(call.weights).items():
-                self._weights[name].copy_(torch.from_numpy(value))
+            self._weights.load(call.weights)
             self._version = call.version
         items: list[Any] = []
         steps: list[Step] = []

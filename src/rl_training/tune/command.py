@@ -26,7 +26,7 @@ import yaml
 
 from rl_training.bench.jobs import Job
 from rl_training.bench.machine import machine, today, versions
-from rl_training.bench.runner import Runner
+from rl_training.bench.runners import MakeRunner, require_usable_ray, runners
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import RANGES, apply_overrides, load_config_file, resolve_config
 from rl_training.experiment.files import replace_text
@@ -55,9 +55,12 @@ def make_plan(
     finalists: int,
     confirm: int,
     output_dir: Path | None,
+    ray: str | None = None,
 ) -> Plan:
     """Fills in the defaults and rejects what cannot work, before anything is trained."""
     require_optuna()
+    if ray is not None:
+        require_usable_ray(ray)
     data = load_config_file(config)
     ranges = data.pop(RANGES, None)
     base = {key: value for key, value in apply_overrides(data, set_values).items() if key not in OF_A_RUN}
@@ -71,7 +74,7 @@ def make_plan(
             "pruning needs evaluations during training, but eval.interval is 0; set it, or choose --pruner none"
         )
     folder = output_dir or Path("runs") / f"tune-{resolved.algo.rpartition(':')[2]}-{_file_name(resolved.env_id)}"
-    return Plan(base, make_space(base, ranges), folder, trials, seeds, jobs, pruner, finalists, confirm)
+    return Plan(base, make_space(base, ranges), folder, trials, seeds, jobs, pruner, finalists, confirm, ray)
 
 
 def _file_name(text: str) -> str:
@@ -93,10 +96,12 @@ def run_tune(plan: Plan) -> int:
             raise ConfigError(f"another tune is at work in {folder}; wait until it ends, or choose another --output-dir")
         study = Study(folder, plan.space, plan.made_from(), plan.pruner, plan.evaluations, plan.seeds)
         plan.write_base()
-        Search(plan, study, sys.stderr).run()
-        finals = final_scores(plan, study, sys.stderr)
-        best = max(study.ranked(), key=lambda trial: finals.get(trial.number, -math.inf)) if finals else study.ranked()[0]
-        jobs = _confirm(plan, study.values_of(best), best.number)
+        with runners(plan.ray) as make_runner:
+            Search(plan, study, sys.stderr, make_runner).run()
+            finals = final_scores(plan, study, sys.stderr, make_runner)
+            ranked = study.ranked()
+            best = max(ranked, key=lambda trial: finals.get(trial.number, -math.inf)) if finals else ranked[0]
+            jobs = _confirm(plan, study.values_of(best), best.number, make_runner)
         results = {**_results(plan, study, best, jobs), "finals": {str(number): score for number, score in finals.items()}}
         replace_text(folder / RESULTS_FILE, json.dumps(results, indent=1) + "\n")
         write_tune_report(plan, study, results, [job.path for job in jobs], folder / PAGE)
@@ -104,12 +109,12 @@ def run_tune(plan: Plan) -> int:
     return 0
 
 
-def _confirm(plan: Plan, values: Mapping[str, Any], number: int) -> list[Job]:
+def _confirm(plan: Plan, values: Mapping[str, Any], number: int, make_runner: MakeRunner) -> list[Job]:
     """Trains with the best settings on seeds that the search never saw. Their figures are the ones to believe."""
     replace_text(plan.folder / BEST_FILE, _best_yaml(plan, values, number))
     seeds = range(FRESH_SEEDS, FRESH_SEEDS + plan.confirm)
     jobs = [plan.job(number, values, seed, CONFIRMED) for seed in seeds]
-    failures = Runner(jobs, plan.jobs, sys.stderr).run(lambda job: f"{job.outcome()['return']:.1f}")
+    failures = make_runner(jobs, plan.jobs, sys.stderr).run(lambda job: f"{job.outcome()['return']:.1f}")
     if failures:
         raise ConfigError(f"the best settings could not be confirmed: {failures[0]}; the same command tries it again")
     return jobs

@@ -16,6 +16,7 @@ import yaml
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import Reference
 from rl_training.bench.runner import Runner
+from rl_training.bench.runners import MakeRunner
 from rl_training.errors import ConfigError, DivergenceError
 from rl_training.experiment.config import resolve_config
 from rl_training.experiment.layout import CHECKPOINTS
@@ -52,6 +53,7 @@ class Plan:
     pruner: str
     finalists: int  # the best trials, which are compared once more
     confirm: int  # number of fresh seeds
+    ray: str | None = None  # the address of a Ray cluster; "local" starts an instance
 
     @property
     def evaluations(self) -> int:
@@ -90,11 +92,11 @@ class Attempt:
 class Search:
     """The trials that are left of a plan."""
 
-    def __init__(self, plan: Plan, study: Study, stream: TextIO) -> None:
+    def __init__(self, plan: Plan, study: Study, stream: TextIO, make_runner: MakeRunner = Runner) -> None:
         self._plan, self._study = plan, study
         self._attempts: dict[Job, Attempt] = {}  # by the running job
         self._failures = 0
-        self._runner = Runner([], plan.jobs, stream, expected=self._left() * plan.seeds)
+        self._runner = make_runner([], plan.jobs, stream, expected=self._left() * plan.seeds)
 
     def run(self) -> None:
         """Runs trials until there are as many as planned."""
@@ -184,7 +186,7 @@ class Search:
         self._start_next()
 
 
-def final_scores(plan: Plan, study: Study, stream: TextIO) -> dict[int, float]:
+def final_scores(plan: Plan, study: Study, stream: TextIO, make_runner: MakeRunner = Runner) -> dict[int, float]:
     """The scores of the finalists, over the seeds of the search and as many further ones as a final has."""
     best = study.ranked()[: plan.finalists]
     if plan.finalists < 2 or len(best) < 2:
@@ -197,7 +199,7 @@ def final_scores(plan: Plan, study: Study, stream: TextIO) -> dict[int, float]:
         for trial in best
     }
     everything = [job for of_trial in jobs.values() for job in of_trial]
-    failures = Runner(everything, plan.jobs, stream).run(lambda job: f"{score_of(job):.1f}")
+    failures = make_runner(everything, plan.jobs, stream).run(lambda job: f"{score_of(job):.1f}")
     if failures:
         raise ConfigError(f"the best trials could not be compared: {failures[0]}; the same command tries it again")
     runs = plan.seeds + FINAL_RUNS
