@@ -128,9 +128,9 @@ def test_the_collector_is_off_only_while_torch_is_imported() -> None:
     script = (
         "import builtins, gc, sys\n"
         "real, seen = builtins.__import__, []\n"
-        "def importing(name, *rest):\n"
+        "def importing(name, *rest, **options):\n"
         "    if name == 'torch': seen.append(gc.isenabled())\n"
-        "    return real(name, *rest)\n"
+        "    return real(name, *rest, **options)\n"
         "builtins.__import__ = importing\n"
         "from rl_training.cli import main\n"
         "assert main(['predict', 'nothing']) == 2 and seen[0] is False and gc.isenabled(), seen[:3]\n"
