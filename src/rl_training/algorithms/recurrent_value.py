@@ -262,8 +262,8 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
             values = state_values(next_q_values, chooser, batch.action_mask)
             value = values.gather(0, batch.bootstrap)
             if self.config.trace_lambda:
-                value = self.to_returns(value)
-                taken = self.to_returns(next_q_values[:steps].gather(2, batch.action.unsqueeze(2)).squeeze(2))
+                value = self.clipped_returns(value)
+                taken = self.clipped_returns(next_q_values[:steps].gather(2, batch.action.unsqueeze(2)).squeeze(2))
                 mask = None if batch.action_mask is None else batch.action_mask[:steps]
                 greedy = is_greedy((next_q_values if chooser is None else chooser)[:steps], batch.action, mask)
                 target = self.from_returns(trace_targets(batch, value, taken, greedy, self.config.trace_lambda))
@@ -273,7 +273,11 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
 
     def targets(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
         """The targets of the Q-values; ``value`` is the value to bootstrap from."""
-        return self.from_returns(reward + discount * self.to_returns(value))
+        return self.from_returns(reward + discount * self.clipped_returns(value))
+
+    def clipped_returns(self, value: Tensor) -> Tensor:
+        """The network's values as returns, within the range of possible ones."""
+        return self.config.clip_values(self.to_returns(value))
 
     def to_returns(self, value: Tensor) -> Tensor:
         """Converts the network's values to returns."""
@@ -369,4 +373,5 @@ def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
         "cell": config.recurrent_cell,
         "hidden_sizes": config.hidden_sizes,
         "shortcut": config.shortcut,
+        "initial": config.initial_outputs(),
     }
