@@ -80,7 +80,7 @@ class ValueRangeConfig(StrictModel):
         return self
 
     def clip_values(self, value: Tensor) -> Tensor:
-        """Bootstrap values within the range of possible returns (Andrychowicz et al. 2017, arXiv:1707.01495, section 4.4)."""
+        """Bootstrap values within the range of possible returns (Andrychowicz et al., arXiv:1707.01495, clip targets so)."""
         return value if self.value_range is None else value.clamp(*self.value_range)
 
 
