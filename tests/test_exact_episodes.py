@@ -234,7 +234,7 @@ def test_after_a_fault_no_environment_is_a_step_ahead(monkeypatch: pytest.Monkey
         raise ValueError("not today")
 
     with monkeypatch.context() as patch, pytest.raises(EnvironmentFault, match="not today"):
-        patch.setattr(pool._workers.workers[1], "begin_step", fail)
+        patch.setattr(pool._workers.workers[1], "step", fail)
         pool.step(np.array([1, 1]))
     state = pool.state_dict()
     assert state["env_states"] == [None, None]

@@ -97,6 +97,18 @@ def test_every_step_is_bit_for_bit_that_of_torch(case: str, max_norm: float | No
         assert torch.equal(module.weight, expected[i]), i
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 3e38])
+def test_a_gradient_that_is_not_finite_is_clipped_as_torch_does_it(wrong: float) -> None:
+    """It must reach the weights, where divergence is noticed, and not be scaled to something harmless."""
+    module, twin = Vector(), Vector()
+    optimizer = make_optimizer(module, AlgorithmConfig(), max_norm=5.0)
+    optimizer.gradient[:] = torch.linspace(-wrong, wrong, SIZE)
+    twin.weight.grad = optimizer.gradient.clone()
+    nn.utils.clip_grad_norm_(twin.parameters(), 5.0)
+    optimizer._clip(5.0)
+    assert torch.equal(optimizer.gradient.nan_to_num(7.0), twin.weight.grad.nan_to_num(7.0))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_traced_step_takes_the_same_path(case: str) -> None:
     """In the same precision, with operations in another order."""

@@ -250,6 +250,14 @@ def test_advantages_equal_a_plain_loop(seed: int) -> None:
     np.testing.assert_allclose(target, expected[1], rtol=1e-4, atol=1e-5)
 
 
+def test_the_first_gradient_step_does_not_repeat_the_pass_that_the_old_policy_took() -> None:
+    ppo = make_ppo()
+    passes = []
+    ppo.policy.network.register_forward_hook(lambda *_: passes.append(torch.is_grad_enabled()))
+    ppo.update(random_rollout(DISCRETE))
+    assert passes == [True] * (2 + 2 * 2 - 1)  # two minibatches under the old policy, two passes over both, less the first
+
+
 def test_every_epoch_goes_through_every_step_once() -> None:
     algorithm = make_ppo()
     phase = algorithm.begin_phase(random_rollout(DISCRETE))

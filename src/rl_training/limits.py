@@ -56,9 +56,17 @@ def keep_freed_memory() -> None:
     """Lets glibc keep up to 128 MB of freed memory. By default it gives the arrays of an update back to the system after the
     update, and each of their pages costs a fault when it comes back: a quarter of the time of an eager update of QR-DQN.
     Variables of the user's (``MALLOC_...``) are respected, and other C libraries are left alone."""
-    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ) or not has_glibc():
         return
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # TypeError: Windows has no library without a name
+    with contextlib.suppress(AttributeError, OSError):  # a Python that is linked statically
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_TRIM_THRESHOLD, _KEPT)
         mallopt(_MMAP_THRESHOLD, _LARGEST_ON_HEAP)
+
+
+def has_glibc() -> bool:
+    """Whether the C library is glibc. Others may have a function of the same name with other options."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") is not None
+    except (AttributeError, ValueError, OSError):  # Windows, macOS, musl
+        return False

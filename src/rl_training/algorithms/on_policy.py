@@ -42,8 +42,10 @@ def gae(reward: Array, value: Array, next_value: Array, discount: Array, trace: 
     """
     assert reward.shape == value.shape == next_value.shape == discount.shape == trace.shape
     advantage: Array = reward + discount * next_value - value
-    for t in range(len(advantage) - 2, -1, -1):
-        advantage[t] += trace[t] * advantage[t + 1]
+    later = advantage[-1]
+    for now, share in zip(advantage[-2::-1], trace[-2::-1], strict=True):  # rows, which are views
+        now += share * later
+        later = now
     return advantage
 
 
@@ -122,6 +124,7 @@ class MinibatchInput(NamedTuple):
     action: Tensor  # (step, ...)
     mask: Tensor | None  # (step, action) the allowed actions
     minibatch: Any  # indices of steps; a recurrent phase has its own type
+    evaluated: Evaluated | None = None  # by the network as it is now, if that is known already; a compiled update ignores it
 
 
 class Phase:
@@ -137,10 +140,12 @@ class Phase:
         self.action = self.tensor(flat(rollout.action))
         self.mask = None if rollout.action_mask is None else self.tensor(flat(rollout.action_mask))
         self.recorded = torch.zeros(len(self.action), len(Recorded._fields), device=self.device)
-        #: the steps to learn from: all, unless an environment spent some on a reset
-        self.learned: NDArray[np.int64] = np.arange(len(self.action))
-        if rollout.present is not None:
-            self.learned = np.flatnonzero(flat(rollout.present))
+        #: the indices of the steps to learn from; None: all of them, as no environment has spent some on a reset
+        self._learned = None if rollout.present is None else np.flatnonzero(flat(rollout.present))
+
+    def learned(self, array: Array) -> Array:
+        """The values (time, env, ...) of the steps to learn from, (step, ...)."""
+        return flat(array) if self._learned is None else flat(array)[self._learned]
 
     def tensor(self, array: Array) -> Tensor:
         return torch.as_tensor(array, device=self.device)
@@ -153,13 +158,13 @@ class Phase:
         columns = (self.tensor(flat(array)) for array in (advantage, target))
         self.recorded = torch.stack([log_prob, value, *columns], 1)
 
-    def inputs(self, minibatch: Any) -> MinibatchInput:
-        return MinibatchInput(self.recorded, self.prepared, self.action, self.mask, minibatch)
+    def inputs(self, minibatch: Any, evaluated: Evaluated | None = None) -> MinibatchInput:
+        return MinibatchInput(self.recorded, self.prepared, self.action, self.mask, minibatch, evaluated)
 
     def minibatches(self, count: int, rng: np.random.Generator) -> Sequence[Any]:
         """Every step once, in random order, in ``count`` parts whose sizes differ by at most one."""
-        order = torch.from_numpy(self.learned[rng.permutation(len(self.learned))]).to(self.device)
-        return order.tensor_split(min(count, len(order)))
+        shuffled = rng.permutation(len(self.action) if self._learned is None else self._learned)
+        return torch.from_numpy(shuffled).to(self.device).tensor_split(min(count, len(shuffled)))
 
     def steps(self, minibatch: Any) -> Tensor:
         """The indices of the steps in a minibatch."""
@@ -235,19 +240,20 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
     def update(self, rollout: Rollout, env_steps: int = 0) -> UpdateResult:
         phase = self.phase = self.begin_phase(rollout)
         first = phase.minibatches(self.minibatches, self.streams["minibatch"])
-        old_log_prob, old_value = self._evaluate_old(phase, first)
+        old_log_prob, old_value, evaluated = self._evaluate_old(phase, first)
         advantage, target = self.targets(phase, old_value.cpu().numpy().reshape(rollout.reward.shape))
         phase.record(old_log_prob, old_value, advantage, target)
         samples: dict[str, list[Tensor]] = {}
         for minibatch in self._passes(phase, first):
-            outcome = self.updater(phase.inputs(minibatch), env_steps)
+            outcome = self.updater(phase.inputs(minibatch, evaluated), env_steps)
+            evaluated = None  # the network has changed
             if outcome is None:
                 break
             for name, sample in outcome.metrics.items():
                 samples.setdefault(name, []).append(sample)
-        self.policy.network.encoder.observe(flat(rollout.obs)[phase.learned])  # type: ignore[operator,union-attr]
-        measured = {name: torch.cat([part.reshape(-1) for part in parts]) for name, parts in samples.items()}
-        explained, wanted = (flat(array)[phase.learned] for array in (advantage, target))
+        self.policy.network.encoder.observe(phase.learned(rollout.obs))  # type: ignore[operator,union-attr]
+        measured = {name: torch.cat([part.flatten() for part in parts]) for name, parts in samples.items()}
+        explained, wanted = phase.learned(advantage), phase.learned(target)
         with np.errstate(over="ignore", invalid="ignore"):  # divergence is noticed by the loss
             unexplained = torch.as_tensor(np.var(explained) / max(float(np.var(wanted)), 1e-12))
         return UpdateResult({**measured, "explained_variance": 1.0 - unexplained})
@@ -271,20 +277,23 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
         assert isinstance(network, ActorCritic)
         return Phase(network, rollout)
 
-    def _evaluate_old(self, phase: Phase, minibatches: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and values of all steps under the policy that acted.
+    def _evaluate_old(self, phase: Phase, minibatches: Sequence[Any]) -> tuple[Tensor, Tensor, Evaluated | None]:
+        """Log-probabilities and values of all steps under the policy that acted. Also returns the first minibatch's results
+        with their graph, if there is one: the first gradient step then need not repeat that pass.
 
         Acting uses numpy, whose results differ from torch's in the last bits. Two torch passes also differ if their batches
         have different shapes or only one of them records a graph. This pass therefore uses the minibatches of the first
         epoch, so that the ratios in the first minibatch are exactly 1.
         """
         old = torch.zeros(2, len(phase.action), device=phase.device)
+        first: Evaluated | None = None
         for minibatch in minibatches:
             with torch.set_grad_enabled(self.uses_old_policy):  # without the ratio, no graph is needed
                 evaluated = phase.evaluate(phase.inputs(minibatch))
             steps = phase.steps(minibatch)
             old[0, steps], old[1, steps] = evaluated.log_prob.detach(), evaluated.value.detach()
-        return old[0], old[1]
+            first = first or evaluated
+        return old[0], old[1], first if self.uses_old_policy else None
 
     def targets(self, phase: Phase, value: Array) -> tuple[Array, Array]:
         """Advantages and value targets, (time, env) each, from the values of the rollout's steps.
@@ -312,7 +321,7 @@ class ActorCriticAlgorithm(OnPolicyAlgorithm[ActorCriticConfigT]):
         """``loss`` on the steps of a minibatch, with standardised advantages if configured."""
         phase = self.phase
         assert phase is not None
-        now = phase.evaluate(given)
+        now = given.evaluated or phase.evaluate(given)
         recorded = Recorded(*given.recorded.index_select(0, phase.steps(given.minibatch)).unbind(1))
         if self.config.normalize_advantage:
             std, mean = torch.std_mean(recorded.advantage, correction=0)

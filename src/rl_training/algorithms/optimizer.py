@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -76,9 +77,12 @@ class FlatOptimizer(ABC):
 
     def _clip(self, max_norm: float) -> None:
         norm = torch.linalg.vector_norm(self.gradient)
-        if self.gradient.device.type == "cpu" and float(norm) <= max_norm:  # on other devices, reading the norm would block
-            return
-        self.gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
+        if self.gradient.device.type != "cpu":  # reading the norm would block
+            self.gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
+        elif not (size := float(norm)) <= max_norm:  # also if it is not a number
+            # The same operations in single precision; tensors of one number take four times as long.
+            factor = np.float32(max_norm) * (np.float32(1.0) / (np.float32(size) + np.float32(1e-6)))
+            self.gradient.mul_(min(float(factor), 1.0))
 
     @abstractmethod
     def _apply(self, learning_rate: float) -> None:

@@ -68,12 +68,15 @@ class EpisodeLog:
 
     def __init__(self, num_envs: int, spec: SpaceSpec, most_steps: int | None = None) -> None:
         self.most_steps = most_steps
-        self.lengths = [0] * num_envs
+        self._steps = 0  # in all
+        #: the value of ``_steps`` when each episode began, plus the number of steps that its environment has left out since
+        self._begun = [0] * num_envs
         self._num_envs, self._masked = num_envs, spec.action.masked
         self._action_type, self._action_shape = _compact_type(spec.action), spec.action.raw_shape
         fields: list[Any] = [("action", self._action_type, self._action_shape), ("obs", np.uint32), ("reward", np.float32)]
         self._row = np.dtype([*fields, ("mask", np.uint32)] if self._masked else fields)
-        self._rows = [np.empty(0, self._row) for _ in range(num_envs)]
+        self._no_rows = np.empty(0, self._row)
+        self._rows = [self._no_rows] * num_envs
         self._kept = [0] * num_envs  # rows in use
         nothing = np.empty(0, np.uint32)
         self._first: list[tuple[Array, NDArray[np.bool_] | None] | None] = [None] * num_envs  # resets not digested yet
@@ -88,12 +91,21 @@ class EpisodeLog:
         """The memory of the digested steps."""
         return sum(rows.nbytes for rows in self._rows)
 
+    @property
+    def lengths(self) -> list[int]:
+        """The number of steps of each episode."""
+        return [self._steps - begun for begun in self._begun]
+
+    def length(self, i: int) -> int:
+        """The number of steps of the episode of environment i."""
+        return self._steps - self._begun[i]
+
     def begin(self, i: int, obs: Array, mask: NDArray[np.bool_] | None) -> None:
         """Environment i has begun an episode with this observation and this mask."""
         self._first[i] = obs.copy(), None if mask is None else mask.copy()
-        self._rows[i], self._kept[i] = self._rows[i][:0].copy(), 0
+        self._rows[i], self._kept[i] = self._no_rows, 0
         self._since[i] = self._waiting.count
-        self.lengths[i] = 0
+        self._begun[i] = self._steps
 
     def add(
         self,
@@ -104,9 +116,10 @@ class EpisodeLog:
         active: Sequence[int] | None = None,
     ) -> None:
         """One step of all environments, or of the active ones. Nothing of the arrays is kept."""
-        lengths = self.lengths
-        for i in range(self._num_envs) if active is None else active:
-            lengths[i] += 1
+        self._steps += 1
+        if active is not None:
+            for i in set(range(self._num_envs)).difference(active):
+                self._begun[i] += 1
         self._waiting.add(actions, obs, reward, mask, active)
         if self._waiting.full:
             self._digest_waiting()
@@ -128,8 +141,8 @@ class EpisodeLog:
         waiting.clear()
 
     def _keep(self, i: int, steps: Array) -> None:
-        if self.most_steps is not None and self.lengths[i] > self.most_steps:
-            self._rows[i], self._kept[i] = np.empty(0, self._row), 0
+        if self.most_steps is not None and self.length(i) > self.most_steps:
+            self._rows[i], self._kept[i] = self._no_rows, 0
             return
         kept = self._kept[i]
         needed = kept + len(steps)
@@ -143,7 +156,7 @@ class EpisodeLog:
     def actions(self, i: int) -> Array | None:
         """The actions of the episode under way as the environment got them; None if they were not kept."""
         self._digest_waiting()
-        if self._kept[i] != self.lengths[i]:
+        if self._kept[i] != self.length(i):
             return None
         compact = self._rows[i]["action"][: self._kept[i]]
         return compact.astype(np.int64 if self._action_type.kind == "u" else self._action_type)
@@ -164,7 +177,7 @@ class EpisodeLog:
         """The records of all environments."""
         records = [self.record(i) for i in range(self._num_envs)]
         return {
-            "lengths": list(self.lengths),
+            "lengths": self.lengths,
             "actions": [record.actions for record in records],
             "obs_digests": [record.obs for record in records],
             "rewards": [record.reward for record in records],
@@ -187,7 +200,7 @@ class EpisodeLog:
             rows["mask"] = record.mask[1:]
         self._rows[i], self._kept[i] = rows, len(rows)
         self._first[i], self._first_digests[i] = None, (record.obs[:1], record.mask[:1])
-        self.lengths[i] = length
+        self._begun[i] = self._steps - length
 
 
 def _compact_type(action: ActionSpec) -> np.dtype[Any]:

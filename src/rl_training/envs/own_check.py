@@ -73,12 +73,12 @@ class OwnStateCheck:
     ) -> None:
         """Makes the check with environment i, if a state was noted earlier in the episode that is under way."""
         noted = self._noted.get(i)
-        if self.complete is not None or noted is None or noted.episode != episode or noted.length >= log.lengths[i]:
+        if self.complete is not None or noted is None or noted.episode != episode or noted.length >= log.length(i):
             return
         if self._boundary.since or self._boundary.broken_off:
             return  # an environment hangs, and the run is saved as it is
         record = log.record(i)
-        if len(record.actions) != log.lengths[i]:
+        if len(record.actions) != log.length(i):
             return  # it is too long to be kept
         try:
             problem = self._problem(record, noted, seed(i, episode))

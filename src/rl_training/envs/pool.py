@@ -183,10 +183,11 @@ class SeededEnvPool:
         workers, store = self._workers.workers, self._store
         try:
             self.boundary.enter()
+            if not self._workers.inline:
+                for i in indices:
+                    workers[i].begin_step(env_actions[i])
             for i in indices:
-                workers[i].begin_step(env_actions[i])
-            for i in indices:
-                observed, step_reward, end, cut = workers[i].end_step()
+                observed, step_reward, end, cut = workers[i].step(env_actions[i])
                 problem = store(next_obs, next_mask, i, observed)
                 if type(step_reward) is not float or not -LARGEST <= step_reward <= LARGEST:
                     problem = problem or reward_problem(step_reward)
@@ -236,12 +237,10 @@ class SeededEnvPool:
         self, step: Step, env_actions: Array, active: Sequence[int] | None, ended: list[int], infos: list[dict[str, Any]]
     ) -> list[Episode]:
         self._log.add(env_actions, step.next_obs, step.reward, step.next_action_mask, active)
-        rewards = step.reward.tolist()
-        for i in range(self.num_envs) if active is None else active:
-            self._returns[i] += rewards[i]
+        self._returns = [total + reward for total, reward in zip(self._returns, step.reward.tolist(), strict=True)]
         finished = []
         for i, info in zip(ended, infos, strict=True):
-            finished.append(Episode(self._first + i, self._episode[i], self._returns[i], self._log.lengths[i], info))
+            finished.append(Episode(self._first + i, self._episode[i], self._returns[i], self._log.length(i), info))
             self._commit_episode(self._obs, self._mask, i, self._episode[i] + 1)
         return finished
 
@@ -277,7 +276,7 @@ class SeededEnvPool:
             env_index=self._first + i,
             episode_seed=self.episode_seed(i, self._episode[i]),
             actions=None if earlier is None else [*earlier.tolist(), env_actions[i].tolist()],
-            step=self._log.lengths[i] + 1,
+            step=self._log.length(i) + 1,
         )
 
     def _reset_fault(self, i: int, seed: int, problem: str) -> EnvironmentFault:

@@ -22,7 +22,7 @@ class WorkerSet:
     is filled, so that the spaces can be read from its environment."""
 
     def __init__(self, factory: EnvFactory, *, fresh: bool, inline: bool, timeout: float | None) -> None:
-        self._inline = inline
+        self.inline = inline
         self.make: Callable[[], Worker] = (
             functools.partial(LocalWorker, factory, fresh)
             if inline
@@ -33,7 +33,7 @@ class WorkerSet:
 
     def fill(self, count: int) -> None:
         """Makes the workers of ``count`` environments."""
-        if not self._inline:
+        if not self.inline:
             self.workers.pop().close()
             require_room_for_workers(count)
         while len(self.workers) < count:

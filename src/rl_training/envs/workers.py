@@ -1,6 +1,6 @@
 """Workers, which run one environment each: in this process or in a separate one, behind the same interface.
 
-``begin_step`` and ``end_step`` are separate so that several worker processes can compute at the same time.
+A step of a worker process is announced by ``begin_step``, so that several of them can compute at the same time.
 """
 
 from __future__ import annotations
@@ -74,9 +74,11 @@ class Worker(Protocol):
 
     def reset(self, seed: int) -> Observed: ...
 
-    def begin_step(self, action: Any) -> None: ...
+    def begin_step(self, action: Any) -> None:
+        """Begins a step in another process; in this process there is nothing to begin."""
 
-    def end_step(self) -> StepReturn: ...
+    def step(self, action: Any) -> StepReturn:
+        """Makes a step, or waits for the one that has begun."""
 
     def final_info(self, keys: Sequence[str]) -> dict[str, Any]:
         """Entries of the info of the last step."""
@@ -105,7 +107,6 @@ class LocalWorker:
         self._fresh = fresh
         self.env = created(factory)
         self._used = False
-        self._action: Any = None  # of the step that has begun; ``end_step`` makes it
         self._info: Any = {}
 
     def reset(self, seed: int) -> Observed:
@@ -130,11 +131,11 @@ class LocalWorker:
             ) from error
 
     def begin_step(self, action: Any) -> None:
-        # An environment may change its action in place; the caller keeps it for replays.
-        self._action = action.copy() if isinstance(action, np.ndarray) else action
+        pass
 
-    def end_step(self) -> StepReturn:
-        returned = self.env.step(self._action)
+    def step(self, action: Any) -> StepReturn:
+        # An environment may change its action in place; the caller keeps it for replays.
+        returned = self.env.step(action.copy() if isinstance(action, np.ndarray) else action)
         try:
             obs, reward, terminated, truncated, info = returned
         except (TypeError, ValueError):
@@ -150,8 +151,7 @@ class LocalWorker:
         results: list[StepReturn] = []
         try:
             for action in actions:
-                self.begin_step(action)
-                (obs, mask), reward, terminated, truncated = self.end_step()
+                (obs, mask), reward, terminated, truncated = self.step(action)
                 results.append(((_kept(obs), _kept(mask)), reward, terminated, truncated))
                 if terminated or truncated:
                     break
@@ -298,7 +298,7 @@ class ProcessWorker:
     def begin_step(self, action: Any) -> None:
         self._send("step", action)
 
-    def end_step(self) -> StepReturn:
+    def step(self, action: Any) -> StepReturn:
         return self._receive()  # type: ignore[no-any-return]
 
     def final_info(self, keys: Sequence[str]) -> dict[str, Any]:
@@ -364,12 +364,7 @@ def _serve(pipe: Connection, factory: EnvFactory, fresh: bool, parent: int, tied
             if command == "close":
                 break
             try:
-                if command == "step":
-                    worker.begin_step(*args)
-                    answer = worker.end_step()
-                else:
-                    answer = getattr(worker, command)(*args)
-                pipe.send((False, answer))
+                pipe.send((False, getattr(worker, command)(*args)))
             except FOREIGN as error:
                 pipe.send((True, (described(error), frames_of(error))))
         warnings.simplefilter("ignore")  # a warning at the end of a worker process helps no one

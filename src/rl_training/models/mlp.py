@@ -164,7 +164,7 @@ class NumpyMLP:
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         layers = [layer.current() for layer in self._noisy] if self._noisy else self._layers
         for (weight, bias), active in zip(layers, self._active, strict=False):
-            x = x @ weight
+            x = x.dot(weight)  # the same as ``@``, in less time
             x += bias
             if active:
                 self._activate(x)
