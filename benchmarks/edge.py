@@ -155,12 +155,13 @@ class Watch(Callback):
 def record(config: str, seed: int, overrides: Sequence[str]) -> dict[str, Any]:
     """Trains and returns what was seen on the way."""
     data = apply_overrides(load_config_data(config), [*overrides, "eval.interval=1000000"])
-    memory = "lstm_size" in type(resolve_config(data).algo_kwargs).model_fields
+    settings = resolve_config(data).algo_kwargs
+    memory, bound = "lstm_size" in type(settings).model_fields, 1.0 / (1.0 - settings.gamma)  # with a reward of 1 per step
     data = apply_overrides(data, [f"log.interval={EVERY_WITH_MEMORY if memory else EVERY}"])
     watch = Watch()
     with closing(Trainer(resolve_config({**data, "seed": seed}))) as trainer:
         trainer.train(evaluate=False, callbacks=[watch])
-    return {"config": config, "seed": seed, "set": [*overrides], "memory": memory, "records": watch.records}
+    return {"config": config, "seed": seed, "set": [*overrides], "memory": memory, "bound": bound, "records": watch.records}
 
 
 def draw(runs: Mapping[str, Mapping[str, Any]], path: Path) -> None:
@@ -170,28 +171,32 @@ def draw(runs: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         left, middle, right = axes[0]
         memory = False
         for k, (name, run) in enumerate(runs.items()):
-            records, memory = run["records"], run.get("memory", False)
+            records, memory, bound = run["records"], run["memory"], run["bound"]
             steps = [one["step"] for one in records]
             left.plot(steps, [one["return"] for one in records], color=f"C{k}", linewidth=1.4, label=name)
             if memory:
                 label = f"{name}, its state set back every {CONTEXTS[0]} steps"
                 left.plot(steps, [one["forgetful"] for one in records], ":", color=f"C{k}", linewidth=1.2, label=label)
-            middle.plot(steps, [one["largest"] for one in records], color=f"C{k}", linewidth=1.4, label=name)
-            (_draw_memory if memory else _draw_track)(right, name, records, f"C{k}")
-        middle.axhline(50, color="black", linewidth=0.8, linestyle="--", label="largest possible, 1 / (1 - gamma)")
-        third = "what a value owes to older steps" if memory else "value along the track"
-        for axis, title in zip(axes[0], ("return of the greedy policy", "largest predicted value", third), strict=True):
+            middle.plot(steps, [one["largest"] / bound for one in records], color=f"C{k}", linewidth=1.4, label=name)
+            if memory:
+                _draw_memory(right, name, records, f"C{k}")
+            else:
+                _draw_track(right, name, records, bound, f"C{k}")
+        middle.axhline(1, color="black", linewidth=0.8, linestyle="--", label="largest possible")
+        third = "what a value owes to older steps" if memory else "value along the track * (1 - gamma)"
+        titles = ("return of the greedy policy", "largest predicted value * (1 - gamma)", third)
+        for axis, title in zip(axes[0], titles, strict=True):
             axis.set_title(title, fontsize="medium")
             axis.set_xlabel("environment steps" if axis is not right or memory else "distance from the middle, |x|")
             axis.grid(alpha=0.3)
             axis.legend(fontsize="x-small")
 
 
-def _draw_track(axis: Any, name: str, records: Sequence[Mapping[str, Any]], color: str) -> None:
+def _draw_track(axis: Any, name: str, records: Sequence[Mapping[str, Any]], bound: float, color: str) -> None:
     worst = max(records[len(records) // 2 :], key=lambda one: one["largest"])
     centres = [(low + high) / 2 for low, high in pairwise(EDGES)]
     for key, style in (("predicted", "-"), ("true", ":")):
-        seen = [(x, y) for x, y in zip(centres, worst[key], strict=True) if y is not None]
+        seen = [(x, y / bound) for x, y in zip(centres, worst[key], strict=True) if y is not None]
         label = f"{name}: {key}, step {worst['step']}"
         axis.plot(*zip(*seen, strict=True), style, marker="o", markersize=3, color=color, label=label)
 
@@ -218,7 +223,7 @@ def main() -> None:
         runs[arguments.name or arguments.config] = record(arguments.config, arguments.seed, arguments.set)
         RESULTS.write_text(json.dumps(runs) + "\n", "utf-8")
     for file, memory in (("value_learning.svg", False), ("value_learning_memory.svg", True)):
-        chosen = {name: run for name, run in runs.items() if run.get("memory", False) == memory}
+        chosen = {name: run for name, run in runs.items() if run["memory"] == memory}
         if chosen:
             draw(chosen, CHARTS / file)
 

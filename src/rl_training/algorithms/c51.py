@@ -31,7 +31,18 @@ class C51Config(ValueConfig):
     def _support_is_not_empty(self) -> C51Config:
         if self.v_min >= self.v_max:
             raise ValueError(f"v_min ({self.v_min}) must be below v_max ({self.v_max})")
+        if self.initial_value is not None and not self.v_min <= self.initial_value <= self.v_max:
+            raise ValueError(
+                f"initial_value ({self.initial_value}) must be between v_min ({self.v_min}) and v_max ({self.v_max})"
+            )
         return self
+
+    def initial_outputs(self) -> Tensor | None:
+        """Logits that fall off by 1 per atom on both sides of the initial value."""
+        if self.initial_value is None:
+            return None
+        support = torch.linspace(self.v_min, self.v_max, self.num_atoms)
+        return -(support - self.initial_value).abs() / (support[1] - support[0])
 
 
 def categorical_projection(values: Tensor, probabilities: Tensor, support: Tensor) -> Tensor:

@@ -59,5 +59,6 @@ class DQN(ValueAlgorithm[DQNConfig]):
                 next_value = take_action(next_q_values, select_actions(online(batch.next_obs), batch))
             else:
                 next_value = allowed(next_q_values, batch).amax(dim=1)
+            next_value = self.config.clip_values(next_value)
         q_values = online(batch.obs)
         return dqn_loss(q_values, batch.action, batch.reward, batch.discount, next_value, self.config.huber_delta)

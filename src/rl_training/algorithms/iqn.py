@@ -14,7 +14,7 @@ from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
 from rl_training.algorithms.q_values import Values, select_actions, take_action
 from rl_training.algorithms.qr_dqn import quantile_huber_loss, quantile_levels
 from rl_training.algorithms.update import NOTHING, Draw, Known
-from rl_training.algorithms.value import LossOutput, ValueAlgorithm, ValueConfig, make_body
+from rl_training.algorithms.value import LossOutput, ValueAlgorithm, ValueConfig, ValueRangeConfig, make_body
 from rl_training.models import ValueHead, ValueNetwork
 from rl_training.models.encoder import Encoder
 from rl_training.models.mlp import make_mlp
@@ -23,7 +23,7 @@ from rl_training.types import Array, SpaceSpec, TransitionBatch
 __all__ = ["IQN", "IQNConfig"]
 
 
-class IQNConfig(ValueConfig):
+class IQNConfig(ValueRangeConfig, ValueConfig):
     """Settings of IQN."""
 
     num_quantiles: Positive = Field(32, description="quantiles drawn for each prediction (N)")
@@ -102,7 +102,7 @@ class IQN(ValueAlgorithm[IQNConfig]):
             chooser = online if config.double else target
             best = select_actions(chooser(batch.next_obs).mean(dim=2), batch)
             bootstrap = take_action(target(batch.next_obs, known["target_levels"]), best)
-            targets = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * bootstrap
+            targets = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * self.config.clip_values(bootstrap)
         quantiles = take_action(online(batch.obs, levels), batch.action)
         loss = quantile_huber_loss(quantiles, targets, levels, config.kappa) / config.kappa  # equation 3
         value, target_mean = quantiles.detach().mean(dim=1), targets.mean(dim=1)

@@ -11,14 +11,14 @@ from rl_training.algorithms.config import Positive, PositiveNumber
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyPolicy
 from rl_training.algorithms.q_values import Values, select_actions, take_action
 from rl_training.algorithms.update import NOTHING, Known
-from rl_training.algorithms.value import LossOutput, ValueAlgorithm, ValueConfig, make_body
+from rl_training.algorithms.value import LossOutput, ValueAlgorithm, ValueConfig, ValueRangeConfig, make_body
 from rl_training.models import QuantileQNetwork
 from rl_training.types import SpaceSpec, TransitionBatch
 
 __all__ = ["QRDQN", "QRDQNConfig", "quantile_huber_loss", "quantile_levels"]
 
 
-class QRDQNConfig(ValueConfig):
+class QRDQNConfig(ValueRangeConfig, ValueConfig):
     """Settings of QR-DQN."""
 
     num_quantiles: Positive = Field(51, description="number of quantiles per action")
@@ -65,7 +65,7 @@ class QRDQN(ValueAlgorithm[QRDQNConfig]):
             chooser = online(batch.next_obs) if self.config.double else next_quantiles
             # all quantiles of ONE action: a maximum per quantile would mix actions, which no policy can do
             bootstrap = take_action(next_quantiles, select_actions(chooser.mean(dim=2), batch))
-            targets = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * bootstrap
+            targets = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * self.config.clip_values(bootstrap)
         quantiles = take_action(online(batch.obs), batch.action)
         taus = quantile_levels(self.config.num_quantiles, quantiles.device)
         loss = quantile_huber_loss(quantiles, targets, taus, self.config.kappa)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.config import Count, Fraction, Positive
@@ -17,7 +17,7 @@ from rl_training.algorithms.recurrent_value import (
     network_options,
 )
 from rl_training.algorithms.strict_model import MAY_CHANGE
-from rl_training.data import PrioritizedRecurrentReplayBuffer, cutting_problem
+from rl_training.data import PrioritizedRecurrentReplayBuffer
 from rl_training.models import LSTMQNetwork
 from rl_training.schedules import Schedule, importance_exponent
 from rl_training.types import SequenceBatch, SpaceSpec, UpdateResult
@@ -43,8 +43,6 @@ class R2D2Config(RecurrentValueConfig):
         json_schema_extra=MAY_CHANGE,
     )
     priority_eta: Fraction = Field(0.9, description="weight of the maximum TD error in a priority; the mean has the rest")
-    burn_in: Count = Field(0, description="steps before each sequence that only warm up the LSTM's state")
-    overlap: Count = Field(0, description="steps shared by neighbouring sequences")
     rescale_values: bool = Field(False, description="learn rescaled values: sgn(x)(sqrt(|x| + 1) - 1) + x/1000")
     previous_inputs: bool = Field(False, description="also feed the previous action and reward to the LSTM")
     dueling: bool = Field(False, description="separate streams for the state's value and the actions' advantages")
@@ -53,15 +51,6 @@ class R2D2Config(RecurrentValueConfig):
     def prioritizes(self) -> bool:
         return True
 
-    def cutting(self) -> tuple[int, int]:
-        return self.sequence_length - self.overlap, self.burn_in
-
-    @model_validator(mode="after")
-    def _sequences_advance(self) -> R2D2Config:
-        problem = cutting_problem(self.sequence_length, self.overlap, self.burn_in)
-        if problem:
-            raise ValueError(problem)
-        return self
 
 
 def rescale(x: Tensor) -> Tensor:
@@ -128,8 +117,6 @@ class R2D2(RecurrentQLearning[R2D2Config]):
         return PrioritizedRecurrentReplayBuffer(
             **options,
             alpha=config.priority_alpha,
-            overlap=config.overlap,
-            burn_in=config.burn_in,
             previous_actions=spec.action.count if config.previous_inputs else 0,
             eta=config.priority_eta,
         )

@@ -11,13 +11,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import Self
 
-from rl_training.algorithms.config import Fraction, Number, Positive
+from rl_training.algorithms.config import Count, Fraction, Number, Positive
 from rl_training.algorithms.epsilon_greedy import EpsilonPolicy, greedy_actions
 from rl_training.algorithms.policy import ActInput, ExportModule, Observations, Policy
 from rl_training.algorithms.update import Known, StageLoss
 from rl_training.algorithms.value import QLearning, QLearningConfig, TDErrorConfig
-from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer
+from rl_training.data import RecurrentRecorder, RecurrentReplayBuffer, cutting_problem
 from rl_training.data.replay import Replay
 from rl_training.errors import ConfigError
 from rl_training.models import LSTMQNetwork
@@ -39,6 +40,8 @@ class RecurrentValueConfig(TDErrorConfig, QLearningConfig):
         "have values within 1 % of the best; 0: n-step targets, whatever the actions",
     )
     sequence_length: Positive = Field(20, description="steps in a sequence: the length of backpropagation through time")
+    burn_in: Count = Field(0, description="steps before each sequence that only warm up the LSTM's state")
+    overlap: Count = Field(0, description="steps shared by neighbouring sequences")
     encoder_sizes: tuple[Positive, ...] = Field((64,), description="widths of the layers before the LSTM; none with network")
     recurrent_cell: Cell = Field("lstm", description="lstm or gru; the lstm_* settings are those of either")
     lstm_size: Positive = Field(64, description="width of the LSTM")
@@ -52,14 +55,17 @@ class RecurrentValueConfig(TDErrorConfig, QLearningConfig):
         "which makes gradients up to sequence_length times as large",
     )
 
-    def cutting(self) -> tuple[int, int]:
-        """How episodes are cut into sequences: the steps from one to the next, and the steps of burn-in before each."""
-        return self.sequence_length, 0
-
     @model_validator(mode="after")
-    def _one_kind_of_target(self) -> RecurrentValueConfig:
+    def _one_kind_of_target(self) -> Self:
         if self.trace_lambda and self.n_step != 1:
             raise ValueError(f"trace_lambda makes targets of as many steps as it can: set n_step to 1, not {self.n_step}")
+        return self
+
+    @model_validator(mode="after")
+    def _sequences_advance(self) -> Self:
+        problem = cutting_problem(self.sequence_length, self.overlap, self.burn_in)
+        if problem:
+            raise ValueError(problem)
         return self
 
 
@@ -262,8 +268,8 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
             values = state_values(next_q_values, chooser, batch.action_mask)
             value = values.gather(0, batch.bootstrap)
             if self.config.trace_lambda:
-                value = self.to_returns(value)
-                taken = self.to_returns(next_q_values[:steps].gather(2, batch.action.unsqueeze(2)).squeeze(2))
+                value = self.clipped_returns(value)
+                taken = self.clipped_returns(next_q_values[:steps].gather(2, batch.action.unsqueeze(2)).squeeze(2))
                 mask = None if batch.action_mask is None else batch.action_mask[:steps]
                 greedy = is_greedy((next_q_values if chooser is None else chooser)[:steps], batch.action, mask)
                 target = self.from_returns(trace_targets(batch, value, taken, greedy, self.config.trace_lambda))
@@ -273,7 +279,11 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
 
     def targets(self, reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
         """The targets of the Q-values; ``value`` is the value to bootstrap from."""
-        return self.from_returns(reward + discount * self.to_returns(value))
+        return self.from_returns(reward + discount * self.clipped_returns(value))
+
+    def clipped_returns(self, value: Tensor) -> Tensor:
+        """The network's values as returns, within the range of possible ones."""
+        return self.config.clip_values(self.to_returns(value))
 
     def to_returns(self, value: Tensor) -> Tensor:
         """Converts the network's values to returns."""
@@ -325,6 +335,8 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
                 "observation": spec.observation,
                 "stack": config.frame_stack if spec.observation.images else 1,
                 "sequence_length": config.sequence_length,
+                "overlap": config.overlap,
+                "burn_in": config.burn_in,
                 "n_step": config.n_step,
                 "state_shapes": tuple(array.shape[1:] for array in state),
                 "gamma": config.gamma,
@@ -346,8 +358,8 @@ class RecurrentQLearning(QLearning[RecurrentConfigT, SequenceBatch]):
     @classmethod
     def make_recorder(cls, config: RecurrentConfigT, policy: Policy, num_envs: int) -> RecurrentRecorder:
         assert isinstance(policy, RecurrentQPolicy)
-        stride, burn_in = config.cutting()
-        return RecurrentRecorder(policy.network.core.initial_state(num_envs), stride, burn_in)
+        stride = config.sequence_length - config.overlap
+        return RecurrentRecorder(policy.network.core.initial_state(num_envs), stride, config.burn_in)
 
     def make_buffer(self, options: dict[str, Any]) -> RecurrentReplayBuffer:
         """The buffer; ``options`` are the arguments that all buffers of sequences take."""
@@ -369,4 +381,5 @@ def network_options(config: RecurrentValueConfig) -> dict[str, Any]:
         "cell": config.recurrent_cell,
         "hidden_sizes": config.hidden_sizes,
         "shortcut": config.shortcut,
+        "initial": config.initial_outputs(),
     }

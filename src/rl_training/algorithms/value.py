@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.config import Count, Fraction, ImageConfig, Positive, PositiveNumber
+from rl_training.algorithms.config import Count, Fraction, ImageConfig, Number, Positive, PositiveNumber
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyConfig, EpsilonGreedyPolicy, EpsilonPolicy
 from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.q_values import Values
@@ -36,11 +37,20 @@ class QLearningConfig(ImageConfig, EpsilonGreedyConfig):
         500, description="updates between target updates", json_schema_extra=searched(log=[10, 5000])
     )
     normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
+    initial_value: Number | None = Field(
+        None,
+        description="initial estimate of every action value; the largest possible return makes what is not known yet look "
+        "good; null: about 0, or with C51 the middle of its support",
+    )
 
     @property
     def prioritizes(self) -> bool:
         """Whether replay is prioritised."""
         return False
+
+    def initial_outputs(self) -> Tensor | None:
+        """What is added to the network's initial outputs for every action, (atom,) or (1,)."""
+        return None if self.initial_value is None else torch.tensor([self.initial_value])
 
     def encoder(self) -> EncoderConfig:
         """How the encoder of observations is made."""
@@ -54,7 +64,27 @@ class QLearningConfig(ImageConfig, EpsilonGreedyConfig):
         )
 
 
-class TDErrorConfig(StrictModel):
+class ValueRangeConfig(StrictModel):
+    """A setting of the algorithms whose values have no bounds; those of C51 cannot leave its support."""
+
+    value_range: tuple[Number, Number] | None = Field(
+        None, description="smallest and largest possible return; bootstrap values are clipped to them; null: no clipping"
+    )
+
+    @model_validator(mode="after")
+    def _range_is_not_empty(self) -> Self:
+        if self.value_range is not None and self.value_range[0] >= self.value_range[1]:
+            raise ValueError(
+                f"value_range: the smallest return ({self.value_range[0]}) must be below the largest ({self.value_range[1]})"
+            )
+        return self
+
+    def clip_values(self, value: Tensor) -> Tensor:
+        """Bootstrap values within the range of possible returns (Andrychowicz et al., arXiv:1707.01495, clip targets so)."""
+        return value if self.value_range is None else value.clamp(*self.value_range)
+
+
+class TDErrorConfig(ValueRangeConfig):
     """Settings of the algorithms whose loss is a function of one TD error; quantiles and atoms have losses of their own."""
 
     huber_delta: PositiveNumber = Field(
@@ -189,4 +219,5 @@ def make_body(config: ValueConfig, spec: SpaceSpec, generator: torch.Generator, 
         dueling=config.dueling,
         noisy=config.noisy,
         encoder=config.encoder(),
+        initial=config.initial_outputs(),
     )

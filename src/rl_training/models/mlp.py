@@ -110,6 +110,12 @@ class MLP(Encoder):
                 x = self._activate(x if norms is None else norms[i](x))
         return x
 
+    @property
+    def output_bias(self) -> Tensor:
+        """The bias of the last layer, without noise."""
+        last = self.linears[-1]
+        return last.bias_mean if isinstance(last, NoisyLinear) else last.bias
+
     def has_numpy(self) -> bool:
         return on_cpu(self) and self.norms is None and ACTIVATIONS[self.activation][1] is not None
 

@@ -28,11 +28,17 @@ class ValueHead(nn.Module):
         dueling: bool = False,
         noisy: bool = False,
         style: Style = PLAIN,
+        initial: Tensor | None = None,
     ) -> None:
+        """``initial`` (atom,), if given, is added to what the untrained head predicts for every action."""
         super().__init__()
         self.actions, self.atoms = actions, atoms
         self.advantage = make_mlp([inputs, *hidden, actions * atoms], generator, style, noisy=noisy)
         self.value = make_mlp([inputs, *hidden, atoms], generator, style, noisy=noisy) if dueling else None
+        if initial is not None:
+            stream = self.advantage if self.value is None else self.value
+            with torch.no_grad():
+                stream.output_bias.view(-1, atoms).add_(initial)
 
     def forward(self, features: Tensor) -> Tensor:
         advantage: Tensor = self.advantage(features).view(-1, self.actions, self.atoms)

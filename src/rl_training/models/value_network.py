@@ -28,15 +28,16 @@ def make_value_body(
     dueling: bool = False,
     noisy: bool = False,
     encoder: EncoderConfig = EncoderConfig(),  # noqa: B008 - frozen
+    initial: Tensor | None = None,
 ) -> tuple[Encoder, ValueHead]:
-    """The trunk and the head of a value network.
+    """The trunk and the head of a value network; ``initial`` (atom,) is added to what it predicts before it has learned.
 
     On vectors all hidden layers except the last are in the trunk, so that each stream of a dueling head has one; on images
     only the convolutions are in the trunk, and a trunk of the user's is left as it is.
     """
     in_trunk = 0 if spec.images or encoder.custom is not None else max(0, len(hidden) - 1)
     trunk = make_encoder(spec, replace(encoder, hidden=hidden[:in_trunk]), generator)
-    options: dict[str, Any] = {"atoms": atoms, "dueling": dueling, "noisy": noisy, "style": encoder.style}
+    options: dict[str, Any] = {"atoms": atoms, "dueling": dueling, "noisy": noisy, "style": encoder.style, "initial": initial}
     return trunk, ValueHead(trunk.out_features, hidden[in_trunk:], actions, generator, **options)
 
 

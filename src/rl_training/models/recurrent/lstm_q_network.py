@@ -51,9 +51,11 @@ class LSTMQNetwork(nn.Module):
         takes_previous: bool = False,
         shortcut: bool = False,
         encoder: EncoderConfig = EncoderConfig(),  # noqa: B008 - frozen
+        initial: Tensor | None = None,
     ) -> None:
         """``observation`` is a spec, or the shape of a vector or a channel-first image; ``encoder_sizes`` are the layers
-        before the LSTM (after the convolutions), ``hidden_sizes`` those after it."""
+        before the LSTM (after the convolutions), ``hidden_sizes`` those after it; ``initial`` (1,) is added to the initial
+        Q-values."""
         super().__init__()
         if not isinstance(observation, ObservationSpec):
             plain = ObservationSpec.image if len(observation) == 3 else ObservationSpec.vector
@@ -63,7 +65,9 @@ class LSTMQNetwork(nn.Module):
         inputs = self.encoder.out_features + extra
         self.core = make_core(cell, inputs, lstm_size, lstm_layers, generator, forget_bias=forget_bias)
         memory = lstm_size + self.encoder.out_features if shortcut else lstm_size
-        self.head = ValueHead(memory, hidden_sizes, action_dim, generator, dueling=dueling, style=encoder.style)
+        self.head = ValueHead(
+            memory, hidden_sizes, action_dim, generator, dueling=dueling, style=encoder.style, initial=initial
+        )
         self.action_dim, self.takes_previous, self.shortcut = action_dim, takes_previous, shortcut
 
     def initial_state(self, batch: int = 1) -> LSTMState:
