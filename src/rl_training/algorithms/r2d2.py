@@ -52,7 +52,6 @@ class R2D2Config(RecurrentValueConfig):
         return True
 
 
-
 def rescale(x: Tensor) -> Tensor:
     """h(x) = sgn(x)(sqrt(|x| + 1) - 1) + e x (Pohlen et al., arXiv:1805.11593)."""
     return x.sign() * ((x.abs() + 1.0).sqrt() - 1.0) + RESCALE_EPSILON * x
