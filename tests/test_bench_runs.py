@@ -193,7 +193,7 @@ def test_a_job_can_be_done_on_a_machine_that_shares_nothing(tmp_path: Path) -> N
         ((*BENCH, "dqn/cartpole", "--peers"), ("no peer", "'dqn/cartpole'", "tiny.yaml")),
         ((*BENCH, "dqn/cartpole", "--time-to-solve"), ("no time-to-solve race is defined for 'dqn/cartpole'",)),
         (("bench", "tiny.yaml", "--peers"), ("--peers-file",)),
-        ((*BENCH, "--ray", "tiny.yaml"), ("--ray takes auto or the host:port", "'tiny.yaml'", "configs before --ray")),
+        ((*BENCH, "--ray", "tiny.yaml"), ("--ray takes auto or the host:port", "'tiny.yaml'", "put --ray after the configs")),
         ((*BENCH, "--ray", "somewhere:0"), ("--ray takes auto or the host:port", "'somewhere:0'")),
         ((*BENCH, "--ray", "127.0.0.1:1"), ("nothing answers at the Ray address 127.0.0.1:1", "ray start --head")),
         ((*BENCH, "--time-to-solve", "--ray"), ("--time-to-solve", "cannot be combined with --ray")),

@@ -319,15 +319,15 @@ def test_an_actor_of_ray_packs_a_reply_unless_it_is_large(
 ) -> None:
     monkeypatch.setattr(ray_collectors, "WITHIN_MESSAGE", within)
     config = stretch_config("dqn", tmp_path)
-    server = ray_collectors.Actor(Setup(config, None, None, Place(0, 2, 2)).to_bytes(), None, __version__)
-    packed = server.play(pickle.dumps(Call(0, 8, 0, None)))
+    server = ray_collectors.Actor(Setup(config, None, None, Place(0, 2, 2)).to_bytes(), None)
+    packed = server.play(pickle.dumps(Call(0, 8, 0, None)), None, __version__)
     assert isinstance(packed, form)
     reply = pickle.loads(packed) if isinstance(packed, bytes) else packed
     assert isinstance(reply, Reply)
     assert reply.error is None
     assert reply.answer is not None
     assert reply.answer.env_steps == 16
-    assert ray_collectors.Actor(b"", None, "9.9.9").play(b"") == __version__
+    assert ray_collectors.Actor(b"", None).play(b"", None, "9.9.9") == __version__
 
 
 @pytest.mark.parametrize("processes", ["collectors={'kind': 'process', 'count': 2}", "env_workers='subprocess'"])

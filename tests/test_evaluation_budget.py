@@ -207,6 +207,18 @@ def test_a_policy_keeps_its_state_while_its_environment_waits(most_steps: int | 
     assert result.lengths == [4] * (result.steps // 4)
 
 
+@pytest.mark.parametrize(("length", "episodes"), [(50, 8), (100, 1)])
+def test_ordinary_episodes_of_a_vector_environment_are_not_cut(length: int, episodes: int) -> None:
+    """400 steps are enough for 50 steps of each of the 8 members. If they are not enough for an episode of each, there is
+    only the one that was asked for."""
+    StuckEnv.steps = 0
+    with DQN(gym.vector.SyncVectorEnv([lambda: StuckEnv(length)] * 8), total_timesteps=4_000, **EXPLORES) as agent:
+        result = agent.learn(evaluate=True).result
+    assert result is not None
+    assert result.evaluation is not None
+    assert result.evaluation.lengths == [length] * episodes
+
+
 def test_a_vector_environment_keeps_to_the_budget_too() -> None:
     """All of its members step, whether their episodes count or not."""
     with DQN(gym.vector.SyncVectorEnv([StuckEnv] * 5), total_timesteps=4_000, **EXPLORES) as agent:

@@ -31,7 +31,6 @@ WAITING = """
 import sys
 from rl_training.cli import main
 from rl_training.runtime import signals
-from rl_training.runtime.learner import OffPolicyLearner
 signals.PATIENCE, signals.LAST_PATIENCE = map(float, sys.argv[1:3])
 sys.exit(main(sys.argv[3:]))
 """
@@ -214,7 +213,7 @@ def test_a_signal_during_the_compilation_breaks_it_off(
     shown = capsys.readouterr()
     assert shown.err.splitlines() == [
         "finishing the step and saving; press again to stop without saving",
-        "the compilation does not end, so it is broken off",
+        "interrupting the compilation, which has not finished",
     ]
     assert shown.out == f"stopped and saved at step 0; continue with: rl-training resume {tmp_path / 'run'}\n"
     compiled: list[OffPolicyLearner] = []
@@ -229,7 +228,6 @@ import sys
 from pathlib import Path
 from rl_training import DQN
 from rl_training.runtime import signals
-from rl_training.runtime.learner import OffPolicyLearner
 config, run, go, handled = sys.argv[1:]
 signals.PATIENCE = {PATIENCE}
 on_first = signals.StopRequest._on_first

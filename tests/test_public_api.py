@@ -111,7 +111,7 @@ def test_settings_go_where_they_belong() -> None:
         ("learning_rat", "did you mean 'learning_rate'"),
         ("sede", "did you mean 'seed'"),
         ("batch_sizes", "did you mean 'batch_size'"),
-        ("zzzzzz", "the nearest of "),
+        ("zzzzzz", "the closest of the "),
     ],
 )
 def test_an_unknown_setting_is_named_with_the_nearest(name: str, expected: str) -> None:

@@ -290,7 +290,7 @@ class QRDQN(ManagedAlgorithm):
     ) -> None: ...
 
 class R2D2(ManagedAlgorithm):
-    """DRQN with prioritised sequences and n-step targets; optionally with burn-in, rescaled values and more. ``rl-training show r2d2`` prints what the settings mean."""
+    """DRQN with prioritised sequences and n-step targets; optionally with rescaled values, previous inputs and more. ``rl-training show r2d2`` prints what the settings mean."""
 
     def __init__(
         self, env: EnvLike, *, gamma: float = 0.99, learning_rate: float | Mapping[str, Any] = 0.001, final_learning_rate:

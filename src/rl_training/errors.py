@@ -104,13 +104,11 @@ def did_you_mean(name: str, options: Iterable[str]) -> str:
     many."""
     choices = sorted(options)
     near = difflib.get_close_matches(name[:MOST_SHOWN], choices, n=3, cutoff=0.0)
-    if not near:
-        return ""
     if difflib.get_close_matches(name[:MOST_SHOWN], near[:1], cutoff=0.6):
         return f"; did you mean '{near[0]}'?"
     if len(choices) <= MOST_CHOICES_SHOWN:
-        return f"; choose one of: {', '.join(choices)}"
-    return f"; the nearest of {len(choices)} names are {', '.join(near[:-1])} and {near[-1]}"
+        return f"; choose one of: {', '.join(choices)}" if choices else ""
+    return f"; the closest of the {len(choices)} valid names: {', '.join(near)}" if near else ""
 
 
 def either(words: Sequence[str]) -> str:

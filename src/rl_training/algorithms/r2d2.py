@@ -51,6 +51,10 @@ class R2D2Config(RecurrentValueConfig):
     def prioritizes(self) -> bool:
         return True
 
+    def initial_outputs(self) -> Tensor | None:
+        outputs = super().initial_outputs()
+        return rescale(outputs) if self.rescale_values and outputs is not None else outputs
+
 
 def rescale(x: Tensor) -> Tensor:
     """h(x) = sgn(x)(sqrt(|x| + 1) - 1) + e x (Pohlen et al., arXiv:1805.11593)."""
@@ -78,7 +82,7 @@ class R2D2(RecurrentQLearning[R2D2Config]):
     """Recurrent replay with priorities and n-step targets (Kapturowski et al. 2019), in one process."""
 
     name = "r2d2"
-    summary = "DRQN with prioritised sequences and n-step targets; optionally with burn-in, rescaled values and more"
+    summary = "DRQN with prioritised sequences and n-step targets; optionally with rescaled values, previous inputs and more"
     #: (batch,) priorities of the sequences in the last update
     last_sequence_priorities: Tensor | None = None
 

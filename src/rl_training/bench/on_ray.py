@@ -62,7 +62,10 @@ class RayRunner(Runner):
 def run_task(job: str, version: str) -> tuple[str | None, dict[str, str]]:
     """The task that Ray runs on a node. Returns what went wrong, or None, and the files with the results."""
     if version != __version__:
-        return f"the node {platform.node()} has rl-training {__version__}, the bench has {version}; install the same", {}
+        return (
+            f"the node {platform.node()} has rl-training {__version__}, but this command has {version}; install the same",
+            {},
+        )
     try:
         parsed = Job.from_json(job)
         problem = run_worker(parsed, threading.Event())

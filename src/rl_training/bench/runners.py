@@ -23,7 +23,7 @@ def require_usable_ray(address: str) -> None:
     require_ray()
     if address != LOCAL and not is_address(address):
         raise ConfigError(
-            f"--ray takes auto or the host:port of a Ray cluster, not {shown(address)}; name the configs before --ray"
+            f"--ray takes auto or the host:port of a Ray cluster, not {shown(address)}; put --ray after the configs"
         )
 
 

@@ -17,10 +17,14 @@ class StepInterrupted(BaseException):
 
 class Boundary:
     """Marks calls of environments, or others that may take long. During one of them, nothing of the pool, the learner or the
-    log changes. It may therefore be broken off, and another thread may save the run as it was before."""
+    log changes. It may therefore be broken off, and another thread may save the run as it was before.
 
-    def __init__(self, name: str = "the step of the environment") -> None:
-        self.name = name  # of the call, for the user
+    A compilation is an exception (``compiles``): the networks hold stand-ins for their weights while they are traced, so no
+    other thread may save them, and what was broken off may not work again in the same process.
+    """
+
+    def __init__(self, name: str = "a call of the environment", *, compiles: bool = False) -> None:
+        self.name, self.compiles = name, compiles  # the name is for the user
         self.since = 0.0  # when the call that is under way began; 0 if there is none
         self.calls = 1  # how many steps it makes: a replay makes many
         self.broken_off = False  # whether a call was ever broken off

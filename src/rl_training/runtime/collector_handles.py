@@ -146,8 +146,8 @@ class ProcessHandle(Handle):
 
     @classmethod
     def ready(cls, handles: Sequence[Handle], most: int, seconds: float) -> Sequence[Handle]:
-        by_pipe = {handle._pipe: handle for handle in handles if isinstance(handle, ProcessHandle)}
-        return [by_pipe[pipe] for pipe in wait(list(by_pipe), seconds) if isinstance(pipe, Connection)]
+        by_pipe: dict[Any, Handle] = {handle._pipe: handle for handle in handles if isinstance(handle, ProcessHandle)}
+        return [by_pipe[pipe] for pipe in wait(list(by_pipe), seconds)]
 
     def answer(self) -> Answer:
         try:

@@ -41,7 +41,7 @@ class Compilation:
     ) -> None:
         """``obstacle`` is a reason against compiling that is not the algorithm's."""
         self.in_force: bool | None = None  # None: not decided yet
-        self.boundary = Boundary("the compilation")
+        self.boundary = Boundary("the compilation", compiles=True)
         self._algorithm, self._learner, self._timer = algorithm, learner, timer
         self._ready = False
         self._obstacle = obstacle = algorithm.why_not_compiled() or obstacle

@@ -20,8 +20,9 @@ USUAL_LENGTH = 1_000
 class EvaluationBudget:
     """Counts the env steps of evaluations during training."""
 
-    def __init__(self, config: EvalConfig) -> None:
-        self._config = config
+    def __init__(self, config: EvalConfig, together: int = 1) -> None:
+        """``together`` environments always step at the same time, whether their episodes count or not."""
+        self._config, self._together = config, together
         self._spent = 0
         self._last_length = 0.0
 
@@ -47,7 +48,8 @@ class EvaluationBudget:
         left, most = (max(0, round(share * self._config.budget * env_steps) - self._spent) for share in (part, 1.0))
         # Before the first episode has ended, episodes are known to be at least as long as what has been seen of them.
         length = max(self._usual_length(seen), 1.0 if seen.mean_length else env_steps / num_envs)
-        return Extent(min(wanted, int(left / length)), min(most, self._config.max_episode_steps or most), left)
+        episodes = self._together * int(left / (length * self._together))
+        return Extent(min(wanted, episodes), min(most, self._config.max_episode_steps or most), left)
 
     def _usual_length(self, seen: EpisodeStatistics) -> float:
         return max(seen.mean_length or 0.0, self._last_length)

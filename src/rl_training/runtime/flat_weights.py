@@ -40,7 +40,7 @@ class FlatWeights:
     def from_arrays(self, arrays: State) -> bytes:
         """The inverse of ``arrays``."""
         for name, own in self._arrays.items():
-            require_like(arrays[name], own, f"the weight {name}")
+            require_like(arrays.get(name), own, f"the weight {name}")
         return _joined(arrays[name] for name in self._arrays)
 
 

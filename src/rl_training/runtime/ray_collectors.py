@@ -25,14 +25,13 @@ WITHIN_MESSAGE = 100_000
 class Actor:
     """The actor that Ray runs on a node. What comes and goes is pickled here: Ray takes longer for several small objects."""
 
-    def __init__(self, content: bytes, state: bytes | None, version: str) -> None:
-        self._fits = version == __version__
+    def __init__(self, content: bytes, state: bytes | None) -> None:
         self._server = CollectorServer(content, state)
 
-    def play(self, call: bytes, weights: bytes | None = None) -> bytes | Reply | str:
+    def play(self, call: bytes, weights: bytes | None, version: str) -> bytes | Reply | str:
         """Plays a stretch, if the node has the trainer's version; otherwise returns its own. ``weights`` are given if they do
         not come with the call. A large reply is left to Ray, which need not copy its arrays."""
-        if not self._fits:
+        if version != __version__:
             return __version__
         asked: Call = cloudpickle.loads(call)
         reply = self._server.play(asked if weights is None else asked._replace(weights=weights))
@@ -77,14 +76,14 @@ class RayHandle(Handle):
         self.close()
         if self._content is None:
             self._content = self.setup.to_bytes()
-        self._actor = self._class.remote(self._content, None if state is None else packed_state(state), __version__)
+        self._actor = self._class.remote(self._content, None if state is None else packed_state(state))
         self.weights = -1
 
     def ask(self, call: Call) -> None:
-        stored: tuple[Any, ...] = ()
+        stored = None
         if call.weights is not None and len(call.weights) >= WITHIN_MESSAGE:
-            stored, call = (self._broadcast.reference(call),), call._replace(weights=None)
-        self._reply = self._actor.play.remote(pickle.dumps(call, pickle.HIGHEST_PROTOCOL), *stored)
+            stored, call = self._broadcast.reference(call), call._replace(weights=None)
+        self._reply = self._actor.play.remote(pickle.dumps(call, pickle.HIGHEST_PROTOCOL), stored, __version__)
 
     @classmethod
     def ready(cls, handles: Sequence[Handle], most: int, seconds: float) -> Sequence[Handle]:

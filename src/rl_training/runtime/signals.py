@@ -198,16 +198,19 @@ class StopRequest:
         assert self._stoppable is not None
         since = boundary.since
         waited = time.monotonic() - max(since, self._asked_at)
-        if not since or waited < PATIENCE:
+        ends = self._owns_process or number == signal.SIGTERM
+        if not since or waited < PATIENCE or (boundary.compiles and not ends):
             return
         if since != self._interrupted:
             self._interrupted = since
             self._interrupting = True
-            self._stoppable.say(f"{boundary.name} does not end, so it is broken off")
+            self._stoppable.say(f"interrupting {boundary.name}, which has not finished")
             self._interrupt_main_thread()
+        elif waited > LAST_PATIENCE and boundary.compiles:
+            self._stoppable.say(self._stoppable.unsaved())
+            _exit(128 + number)
         elif waited > LAST_PATIENCE and not self._saved and boundary.hold():
             self._saved = True
-            ends = self._owns_process or number == signal.SIGTERM
             code = 128 + number
             try:
                 self._stoppable.say(self._stoppable.save_before(boundary.name))

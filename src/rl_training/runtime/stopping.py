@@ -51,11 +51,11 @@ class TrainerStop:
         """Saves the run as it was before the call that does not end."""
         trainer = self._trainer
         if trainer.run is None or not trainer.started:
-            return f"{call} does not end, and there is nothing to save"
+            return f"{call} has not finished, and there is nothing to save"
         trainer.hooks.lenient = True
         trainer.checkpoints.save_last()
         trainer.run.wait()
-        return f"{call} does not end; {self.saved()}"
+        return f"{call} has not finished; {self.saved()}"
 
     def saved(self) -> str:
         """How to continue a run that was stopped."""

@@ -94,7 +94,7 @@ class Trainer:
         self.env_steps = 0
         self.changes: Mapping[str, Change] = {}  # changed settings since the checkpoint that the run continues from
         self.episodes = EpisodeStatistics.of(config)
-        self.evaluations = EvaluationBudget(config.eval)
+        self.evaluations = EvaluationBudget(config.eval, pool.num_envs if isinstance(pool, VectorEnvPool) else 1)
         self.due = {
             "log": Due(config.log.interval),
             "eval": Due(config.eval.interval),
