@@ -7,7 +7,7 @@ keeps its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 MOST_CHOICES_SHOWN = 20
@@ -99,18 +99,20 @@ class EnvironmentFault(RLTrainingError):
         super().__init__(f"environment {env_id} (index {env_index}, episode seed {episode_seed}) {where}: {problem}")
 
 
-def did_you_mean(name: str, options: Iterable[str]) -> str:
+def did_you_mean(name: str, options: Iterable[str], in_full: Mapping[str, str] | None = None) -> str:
     """The end of an error message: the closest valid name; if none is close, all of them, or the nearest three if they are
-    many."""
+    many. A name is compared as it is, and shown ``in_full`` if that has it."""
+    full = in_full or {}
     choices = sorted(options)
     near = difflib.get_close_matches(name[:MOST_SHOWN], choices, n=3, cutoff=0.0)
     if not near:
         return ""
     if difflib.get_close_matches(name[:MOST_SHOWN], near[:1], cutoff=0.6):
-        return f"; did you mean '{near[0]}'?"
+        return f"; did you mean '{full.get(near[0], near[0])}'?"
     if len(choices) <= MOST_CHOICES_SHOWN:
         return f"; choose one of: {', '.join(choices)}"
-    return f"; the nearest of {len(choices)} names are {', '.join(near[:-1])} and {near[-1]}"
+    *others, last = (full.get(one, one) for one in near)
+    return f"; the nearest of {len(choices)} names are {', '.join(others)} and {last}"
 
 
 def either(words: Sequence[str]) -> str:
