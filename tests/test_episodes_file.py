@@ -53,6 +53,14 @@ def test_the_success_rate_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"mean length 4.0, success rate {rate:.0%})" in capsys.readouterr().out
 
 
+def test_a_chosen_entry_that_no_episode_had_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(tiny_values("dqn", env_id=GOAL, log={"info_keys": ["distance", "distanse"]})))
+    assert main(["train", f"--config={config}", f"--output-dir={tmp_path / 'run'}"]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "log.info_keys" in line]
+    assert line == "log.info_keys: the info of the last step of no episode had distanse"
+
+
 @pytest.mark.parametrize("workers", ["inline", "subprocess"])
 def test_every_episode_is_written_with_what_is_asked_for(workers: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
