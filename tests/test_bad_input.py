@@ -69,6 +69,7 @@ def assert_one_error(text: str, *words: str) -> None:
         (("train",), ("--config", "--algo", "--env")),
         (("train", "--algo", "dqn"), ("names no environment", "--env")),
         ((*TRAIN, "--algo", "dqnn"), ("unknown algorithm 'dqnn'", "did you mean 'dqn'?")),
+        ((*TRAIN, "--algo", "DQNN"), ("unknown algorithm 'DQNN'", "did you mean 'dqn'?")),
         ((*TRAIN, "--algo", "zzz"), ("unknown algorithm 'zzz'", "choose one of: ", "dqn")),
         ((*TRAIN, "--env", "CartPol-v1"), ("unknown environment 'CartPol-v1'", "did you mean 'CartPole-v1', ")),
         ((*TRAIN, "--env", "CartPole-v9"), ("unknown environment 'CartPole-v9'", "'CartPole-v1'")),
@@ -81,6 +82,9 @@ def assert_one_error(text: str, *words: str) -> None:
         (("train", "--config", "dqn/cartpol"), ("unknown config 'dqn/cartpol'", "did you mean 'dqn/cartpole'?")),
         (("show", "dqn/cartpol"), ("unknown config 'dqn/cartpol'", "dqn/cartpole")),
         ((*TRAIN, "--set=sede=3"), ("unknown key 'sede'", "did you mean 'seed'?")),
+        ((*TRAIN, "--set=learning_rat=3"), ("unknown key 'learning_rat'", "did you mean 'algo_kwargs.learning_rate'?")),
+        ((*TRAIN, "--set=final_episode=3"), ("unknown key 'final_episode'", "did you mean 'eval.final_episodes'?")),
+        ((*TRAIN, "--set=lambda=3"), ("the nearest of ", "algo_kwargs.")),
         ((*TRAIN, "--set=algo_kwargs.batchsize=3"), ("unknown key 'algo_kwargs.batchsize'", "did you mean 'batch_size'?")),
         ((*TRAIN, "--set=env_workers=threads"), ("env_workers", "'inline' or 'subprocess'", "'threads'")),
         ((*TRAIN, "--device", "cudaa"), ("device 'cudaa'", "use device: cpu")),
@@ -197,7 +201,15 @@ def test_a_directory_is_no_config_file(capsys: pytest.CaptureFixture[str]) -> No
         ("file", ("the output directory file is not a directory", "choose another --output-dir")),
         ("/proc/run", ("cannot write in the output directory /proc/run",)),
         ("full", ("the output directory full is not empty", "choose another --output-dir")),
-        ("run", ("run already holds a run", "rl-training resume run", "choose another --output-dir")),
+        (
+            "run",
+            (
+                "run already holds a run",
+                "resume run",
+                "--overwrite (in Python overwrite=True)",
+                "choose another --output-dir",
+            ),
+        ),
     ],
 )
 def test_output_directories(output: str, words: tuple[str, ...], run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,14 +7,17 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 import yaml
 from conftest import ALGORITHMS, TESTS, tiny_values
 from moments import PATIENCE, finish, finish_python, start
 from test_cli import written_config
 
+from rl_training import cli
 from rl_training.cli import main
 
 COMMANDS = ("train", "resume", "eval", "predict", "export", "list", "show", "plot", "report", "bench")
@@ -43,6 +46,34 @@ def test_an_algorithm_is_found_in_any_letters(name: str, capsys: pytest.CaptureF
 def test_a_setting_without_its_group_is_pointed_to(override: str, place: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--config=dqn/cartpole", f"--set={override}"]) == 2
     assert f"did you mean '{place}'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["point", "point.py", "./point.py"])
+def test_a_file_without_its_class_is_no_misspelt_id(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("point.py").write_text("class Point:\n    pass\n")
+    assert main(["train", "--algo=ppo", f"--env={name}"]) == 2
+    error = capsys.readouterr().err
+    assert "point.py is a file: name the class in it too, as in point.py:MyEnv" in error
+    assert "did you mean" not in error
+
+
+def test_a_warning_of_gymnasium_is_shown_without_its_colours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def complain(arguments: object) -> int:
+        gym.logger.warn("an old id")
+        warnings.warn("two\nlines\x07", stacklevel=1)
+        return 0
+
+    monkeypatch.setitem(cli.COMMANDS, "list", complain)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # puts it back
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["list"]) == 0
+    assert capsys.readouterr().err.splitlines() == ["warning: an old id", "warning: two lines\\x07"]
 
 
 def test_version_and_a_bare_command(capsys: pytest.CaptureFixture[str]) -> None:

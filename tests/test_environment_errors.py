@@ -105,7 +105,7 @@ def test_debug_shows_the_whole_traceback(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_constructor_that_fails_shows_its_frames(tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path, "Unborn", workers=workers) == 2
     error, note, *frames = capsys.readouterr().err.splitlines()
-    assert "cannot be created without env_kwargs (ValueError: negative dimensions are not allowed)" in error
+    assert "cannot be created (ValueError: negative dimensions are not allowed)" in error
     assert "--debug" in note
     assert [frame.strip().partition(", in ")[2] for frame in frames] == [
         "__init__: self.grid = make_grid(size)",
@@ -148,7 +148,7 @@ def test_a_type_error_inside_a_constructor_is_its_own(tmp_path: Path, capsys: py
     (tmp_path / "odd_env.py").write_text("class Odd:\n    def __init__(self):\n        self.size = len(3)\n")
     assert main(["train", "--algo=dqn", f"--env={tmp_path}/odd_env.py:Odd", f"--output-dir={tmp_path}/run"]) == 2
     error, _, frame = capsys.readouterr().err.splitlines()
-    assert "Odd cannot be created without env_kwargs (TypeError: object of type 'int' has no len())" in error
+    assert "Odd cannot be created (TypeError: object of type 'int' has no len())" in error
     assert "line 3, in __init__" in frame
 
 

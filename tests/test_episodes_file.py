@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import yaml
 from conftest import metrics_without_time, tiny_config, tiny_values
 from moments import kill, logged_step, start, wait_until, waiting_at
 from rl_training_test_envs import GoalEnv
@@ -40,6 +41,24 @@ def episodes_of(run: Path) -> list[dict[str, Any]]:
         {key: value for key, value in record.items() if not key.startswith("time/")}
         for record in read_log(run, EPISODES_FILE)
     ]
+
+
+def test_the_success_rate_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, run = tmp_path / "config.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(tiny_values("dqn", env_id=GOAL, eval={"interval": 0, "final_episodes": 4})))
+    assert main(["train", f"--config={config}", f"--output-dir={run}", "--quiet"]) == 0
+    rate = json.loads((run / "evaluation.json").read_text())["success_rate"]
+    assert f"over 4 episodes, success rate {rate:.0%}\n" in capsys.readouterr().out
+    assert main(["eval", str(run), "--episodes=4"]) == 0
+    assert f"mean length 4.0, success rate {rate:.0%})" in capsys.readouterr().out
+
+
+def test_a_chosen_entry_that_no_episode_had_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(tiny_values("dqn", env_id=GOAL, log={"info_keys": ["distance", "distanse"]})))
+    assert main(["train", f"--config={config}", f"--output-dir={tmp_path / 'run'}"]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "log.info_keys" in line]
+    assert line == "log.info_keys: the info of the last step of no episode had distanse"
 
 
 @pytest.mark.parametrize("workers", ["inline", "subprocess"])

@@ -102,6 +102,7 @@ def test_an_environment_of_the_current_directory_trains(folder: Path, cli: Conso
     lengths = json.loads((folder / "run/evaluation.json").read_text())["lengths"]
     assert lengths == [3, 3] if name.endswith("make_point") else [5, 5]
     assert "rl-training eval run --episodes 100 --trust-env-module" in done[1]
+    assert "rl-training export run --format onnx\n" in done[1], "which needs no environment"
     evaluated = cli(folder, "eval", "run", "--episodes", "1")  # now the name comes out of a run directory
     assert evaluated[0] == 2
     assert "my_env.py" in evaluated[2]
@@ -155,9 +156,20 @@ def test_an_algorithm_comes_from_a_file(folder: Path, cli: Console) -> None:
     (folder / "mine.yaml").write_text(yaml.safe_dump(values))
     done = cli(folder, "train", "--config=mine.yaml", "--output-dir=run", "--quiet")
     assert done[0] == 0, done[2]
+    assert "rl-training export run --format onnx --trust-env-module\n" in done[1]
     refused = cli(folder, "predict", "run", "--obs", "[0, 0, 0, 0]")
     assert (refused[0], "my_algos.py" in refused[2]) == (2, True)
     assert cli(folder, "predict", "run", "--obs", "[0, 0, 0, 0]", "--trust-env-module")[0] == 0
+
+
+def test_the_commands_that_are_proposed_for_a_network_of_ones_own_work(folder: Path, cli: Console) -> None:
+    (folder / "my_nets.py").write_text("import torch\n\ndef trunk(spec):\n    return torch.nn.Linear(4, 8)\n")
+    values = tiny_values("dqn", total_timesteps=60)
+    values["algo_kwargs"]["network"] = "my_nets:trunk"
+    (folder / "mine.yaml").write_text(yaml.safe_dump(values))
+    done = cli(folder, "train", "--config=mine.yaml", "--output-dir=run", "--quiet")
+    assert done[0] == 0, done[2]
+    assert "rl-training export run --format onnx --trust-env-module\n" in done[1]
 
 
 @pytest.mark.parametrize(

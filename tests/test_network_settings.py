@@ -17,6 +17,7 @@ from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.registry import get_algorithm
 from rl_training.models import EncoderConfig, make_encoder
 from rl_training.models.cnn.impala import ImpalaCNN
+from rl_training.models.cnn.nature import MINATAR_LAYERS, NatureCNN
 from rl_training.models.mlp import ACTIVATIONS, MLP, Style, make_mlp
 from rl_training.runtime.export import export_policy
 from rl_training.runtime.inference import predict
@@ -122,6 +123,12 @@ CNNS = [
     for cnn in ("nature", "impala", "drq", "minatar")
     for suffix in ("onnx", "safetensors")
 ]
+
+
+def test_images_that_are_too_small_are_refused_with_the_settings_that_take_them() -> None:
+    with pytest.raises(SpaceError, match=r"images of 7x7 are too small .* or cnn: minatar"):
+        NatureCNN((3, 7, 7), init_generator(0))
+    assert NatureCNN((3, 7, 7), init_generator(0), layers=MINATAR_LAYERS).out_features
 
 
 @pytest.mark.parametrize(("algo", "cnn", "suffix"), CNNS)

@@ -227,6 +227,15 @@ def test_a_mistake_is_one_sentence(network: str, tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "run").exists()
 
 
+def test_only_what_a_module_may_mean_by_its_names_is_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "few_networks.py"
+    path.write_text("import torch\n\nWIDTH = 3\n\ndef make_one(spec):\n    return torch.nn.Linear(4, WIDTH)\n")
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(tiny_values("dqn", algo_kwargs={"network": f"{path}:zzz"})))
+    assert main(["train", "--config", str(config), "--output-dir", str(tmp_path / "run"), "--quiet"]) == 2
+    assert "has no 'zzz'; choose one of: make_one\n" in capsys.readouterr().err
+
+
 def test_arguments_that_it_does_not_take_are_one_sentence() -> None:
     with pytest.raises(ConfigError, match=r"unexpected keyword argument 'widht'.*network_kwargs {'widht': 3}"):
         Trainer(tiny_config("dqn", algo_kwargs={"network": "own_networks:make_trunk", "network_kwargs": {"widht": 3}}))

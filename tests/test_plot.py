@@ -106,6 +106,15 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     return lambda: pyplot.gcf().axes[0]
 
 
+def test_runs_of_the_same_seed_are_not_called_seeds(tmp_path: Path) -> None:
+    log = [{"kind": "train", "step": step, "return_mean": 1.0} for step in (10, 20, 30)]
+    for name in ("a", "b"):
+        make_run(tmp_path / "runs" / name, log, seed=3)
+    assert plot_runs([tmp_path / "runs"], tmp_path / "a.svg") == ["dqn on CartPole-v1 (training, 2 runs)"]
+    make_run(tmp_path / "runs" / "c", log, seed=4)
+    assert plot_runs([tmp_path / "runs"], tmp_path / "a.svg") == ["dqn on CartPole-v1 (training, 3 runs of 2 seeds)"]
+
+
 def test_what_is_drawn(tmp_path: Path, drawn: Callable[[], Any]) -> None:
     for seed in (1, 2):
         log = [{"kind": "train", "step": step, "return_mean": seed * step, "loss": 1.0} for step in range(10, 60, 10)]

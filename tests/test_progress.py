@@ -55,6 +55,18 @@ def test_lines_show_step_rate_time_left_return_and_loss() -> None:
     assert re.fullmatch(r"step 200/1000  \d+ steps/s  ETA \d+ s  return 21\.5  loss 0\.1235\n", stream.getvalue())
 
 
+def test_no_time_is_left_if_the_last_step_of_several_environments_goes_beyond_the_total() -> None:
+    stream = io.StringIO()
+    progress = LineProgress(stream)
+    progress.seconds = 0.0
+    watched = Steps(100)
+    with progress:
+        progress.on_start(watched)
+        watched.now = 1001
+        progress.update()
+    assert re.match(r"step 1001/1000  \d+ steps/s  ETA 0 s ", stream.getvalue())
+
+
 def test_lines_are_printed_at_intervals() -> None:
     stream = io.StringIO()
     progress = LineProgress(stream)

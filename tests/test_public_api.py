@@ -349,7 +349,7 @@ def test_an_environment_given_from_python_must_be_given_again(tmp_path: Path) ->
 
     with DQN(negated(), output_dir=str(run), **TINY) as agent:
         agent.learn(150)
-    with pytest.raises(ConfigError, match="pass it again as env="):
+    with pytest.raises(ConfigError, match="pass it again as env= of load_agent, load or resume; the command line takes only"):
         DQN.resume(run)
     with DQN.resume(run, env=negated) as agent:
         assert agent.learn(200).evaluate(2).mean_return < 0

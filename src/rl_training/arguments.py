@@ -257,8 +257,8 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
         "--trust-env-module",
         dest="trust_modules",
         action="store_true",
-        help="import the module that the run names for its environment or algorithm (module:id) from wherever Python finds "
-        "it, also from the current directory; by default only from installed packages and PYTHONPATH",
+        help="import the module that the run names for its environment, wrappers, network or algorithm from wherever "
+        "Python finds it, also from the current directory; by default only from installed packages and PYTHONPATH",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -24,6 +25,8 @@ USER_ERROR = 2
 DIVERGED = 3
 #: The address space that loading torch takes; with less, it would fail somewhere inside.
 LEAST_ADDRESSES = 800_000_000
+#: What switches the colour of a terminal: Gymnasium's warnings have colours, and a "WARN: " of their own.
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,7 +108,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    warn(one_line(str(message)))
+    warn(one_line(COLOUR.sub("", str(message)).removeprefix("WARN: ")))
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {

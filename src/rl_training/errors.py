@@ -7,7 +7,7 @@ keeps its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 MOST_CHOICES_SHOWN = 20
@@ -99,16 +99,17 @@ class EnvironmentFault(RLTrainingError):
         super().__init__(f"environment {env_id} (index {env_index}, episode seed {episode_seed}) {where}: {problem}")
 
 
-def did_you_mean(name: str, options: Iterable[str]) -> str:
+def did_you_mean(name: str, options: Iterable[str], in_full: Mapping[str, str] | None = None) -> str:
     """The end of an error message: the closest valid name; if none is close, all of them, or the nearest three if they are
-    many."""
+    many. A name is compared as it is, and shown ``in_full`` if that has it."""
+    full = in_full or {}
     choices = sorted(options)
     near = difflib.get_close_matches(name[:MOST_SHOWN], choices, n=3, cutoff=0.0)
     if difflib.get_close_matches(name[:MOST_SHOWN], near[:1], cutoff=0.6):
-        return f"; did you mean '{near[0]}'?"
+        return f"; did you mean '{full.get(near[0], near[0])}'?"
     if len(choices) <= MOST_CHOICES_SHOWN:
         return f"; choose one of: {', '.join(choices)}" if choices else ""
-    return f"; the closest of the {len(choices)} valid names: {', '.join(near)}" if near else ""
+    return f"; the closest of the {len(choices)} valid names: {', '.join(full.get(one, one) for one in near)}"
 
 
 def either(words: Sequence[str]) -> str:

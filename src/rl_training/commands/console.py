@@ -6,11 +6,20 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rl_training.runtime.evaluation import EvaluationResult
 
 
 def warn(message: str) -> None:
     """Prints a warning, on one line."""
     print(f"warning: {message}", file=sys.stderr)
+
+
+def success_of(evaluation: EvaluationResult) -> str:
+    """The end of a line about an evaluation, if its environment reports successes."""
+    return "" if evaluation.success_rate is None else f", success rate {evaluation.success_rate:.0%}"
 
 
 @contextlib.contextmanager

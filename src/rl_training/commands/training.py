@@ -8,7 +8,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from rl_training.commands.console import uncollected, warn
+from rl_training.commands.console import success_of, uncollected, warn
 from rl_training.errors import ConfigError, counted
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def _run_to_end(trainer: Trainer) -> int:
     assert trainer.run is not None
     run_dir = shlex.quote(str(trainer.run.path))
     option = trust_option(trainer.config, trainer.run.path)
+    of_policy = trust_option(trainer.config, trainer.run.path, with_env=False)
     try:
         result = trainer.train(owns_process=True)
         if result.interrupted_by is not None:
@@ -117,11 +118,11 @@ def _run_to_end(trainer: Trainer) -> int:
         trainer.close()
     if result.interrupted_by is not None:
         return 128 + result.interrupted_by
-    _print_summary(result, run_dir, option)
+    _print_summary(result, run_dir, option, of_policy)
     return 0
 
 
-def _print_summary(result: TrainResult, run_dir: str, option: str) -> None:
+def _print_summary(result: TrainResult, run_dir: str, option: str, of_policy: str) -> None:
     evaluation = result.evaluation
     total = sum(result.seconds.values())
     shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in result.seconds.items() if seconds > 0)
@@ -130,7 +131,8 @@ def _print_summary(result: TrainResult, run_dir: str, option: str) -> None:
         evaluated, file = f"left out, because an episode may take more than eval.budget of the training steps{best}", ""
     else:
         returns = f"{evaluation.mean_return:.1f} +- {evaluation.std_return:.1f}"
-        evaluated, file = f"return {returns} over {counted(len(evaluation.returns), 'episode')}{best}", " evaluation.json,"
+        over = f"{counted(len(evaluation.returns), 'episode')}{success_of(evaluation)}"
+        evaluated, file = f"return {returns} over {over}{best}", " evaluation.json,"
     now = "" if result.steps_now == result.env_steps else f" ({result.steps_now} of them in this session)"
     print(
         f"trained {result.env_steps} steps{now}, {counted(result.episodes, 'episode')}, {counted(result.updates, 'update')}\n"
@@ -141,6 +143,6 @@ def _print_summary(result: TrainResult, run_dir: str, option: str) -> None:
         f"  rl-training eval {run_dir} --episodes 100{option}\n"
         f"  rl-training plot {run_dir}\n"
         f"  rl-training report {run_dir}\n"
-        f"  rl-training export {run_dir} --format onnx\n"
+        f"  rl-training export {run_dir} --format onnx{of_policy}\n"
         f"  rl-training resume {run_dir} --total-timesteps {2 * result.env_steps}{option}"
     )

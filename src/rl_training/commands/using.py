@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.commands.console import uncollected, warn
+from rl_training.commands.console import success_of, uncollected, warn
 from rl_training.errors import ObservationError, counted, did_you_mean, shown
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def eval_command(arguments: argparse.Namespace) -> int:
         shown = result.summary()
         print(
             f"return {result.mean_return:.2f} +- {result.std_return:.2f} over {counted(len(result.returns), 'episode')} "
-            f"(min {shown['return_min']:.1f}, max {shown['return_max']:.1f}, mean length {shown['length_mean']:.1f})"
+            f"(min {shown['return_min']:.1f}, max {shown['return_max']:.1f}, mean length {shown['length_mean']:.1f}"
+            f"{success_of(result)})"
         )
     return 0
 

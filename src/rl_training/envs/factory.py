@@ -7,13 +7,14 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
 from rl_training.envs.known import extra_of, nearest_ids, package_of, register
 from rl_training.errors import FOREIGN, ConfigError, RLTrainingError, UserCodeError, described, did_you_mean, shown
-from rl_training.names import imported, split_name
+from rl_training.names import imported, is_file, split_name
 from rl_training.tracebacks import frames_of
 
 Env = gym.Env[Any, Any]
@@ -39,6 +40,12 @@ class RegisteredEnv:
             advice = "" if extra is None else f"; install it with: pip install 'rl-training[{extra}]'"
             raise ConfigError(f"environment {self.env_id} needs a package that is not installed: {error}{advice}") from error
         except gym.error.Error as error:
+            path = _file_called(self.env_id)
+            if path is not None:
+                raise ConfigError(
+                    f"unknown environment '{self.env_id}'; {path} is a file: name the class in it too, as in {path}:MyEnv, "
+                    "or a function that makes the environment"
+                ) from error
             reason = f" ({error})" if isinstance(error, gym.error.NamespaceNotFound) else ""
             raise ConfigError(
                 f"unknown environment '{self.env_id}'{nearest_ids(split_name(self.env_id)[1])}{reason} Give your own "
@@ -51,8 +58,8 @@ class RegisteredEnv:
                 raise UserCodeError(
                     f"environment {self.env_id} does not take env_kwargs {shown(self.kwargs)}: {error}"
                 ) from error
-            given = f"with env_kwargs {shown(self.kwargs)}" if self.kwargs else "without env_kwargs"
-            raise UserCodeError(f"environment {self.env_id} cannot be created {given} ({described(error)})") from error
+            given = f" with env_kwargs {shown(self.kwargs)}" if self.kwargs else ""
+            raise UserCodeError(f"environment {self.env_id} cannot be created{given} ({described(error)})") from error
 
     def _find(self) -> Callable[..., Env]:
         """The function that creates the environment: from the user's module, or else Gymnasium's."""
@@ -71,6 +78,15 @@ class RegisteredEnv:
                 )
         # Gymnasium's checker would repeat, on every step, what EnvPool checks anyway.
         return functools.partial(gym.make, name, disable_env_checker=True)
+
+
+def _file_called(name: str) -> Path | None:
+    """The file in the current directory that a name without a class means, if there is one."""
+    path = Path(name if is_file(name) else f"{name}.py")
+    try:
+        return path if path.is_file() else None
+    except (OSError, ValueError):  # no name that a file could have
+        return None
 
 
 def _own_environments(module: str) -> list[str]:

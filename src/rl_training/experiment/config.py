@@ -236,7 +236,9 @@ def _sentences(
             sentences.append(f"unknown key '{key}'; did you mean '{places[-1]}.{key}'?")
         elif item["type"] == "extra_forbidden":
             known = _keys_at(ScheduleConfig, ()) if SCHEDULE in item["loc"] else _keys_at(model, path[:-1])
-            sentences.append(f"unknown key '{key}'{did_you_mean(path[-1], known)}")
+            inside = {inner: f"{name}.{inner}" for name, group in groups.items() for inner in _keys_at(group, ())}
+            in_full = {inner: place for inner, place in inside.items() if len(path) == 1 and inner not in known}
+            sentences.append(f"unknown key '{key}'{did_you_mean(path[-1], [*known, *in_full], in_full)}")
         elif not path:
             sentences.append(message)
         elif item["type"] in ("model_type", "model_attributes_type"):

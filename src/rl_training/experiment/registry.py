@@ -52,7 +52,7 @@ def get_algorithm(name: str) -> AlgorithmClass:
         return found
     known = built_in() if name in built_in() else algorithms()
     if name not in known:
-        raise ConfigError(f"unknown algorithm '{name}'{did_you_mean(name, known)}")
+        raise ConfigError(f"unknown algorithm '{name}'{did_you_mean(name.lower(), known)}")
     return known[name]
 
 

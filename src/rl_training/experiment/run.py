@@ -133,7 +133,8 @@ class Run:
             with contextlib.closing(cls(path, config)), replacing(path) as new:  # only if no other process trains in it
                 return _write_new(new, config, command, initial)
         what = (
-            f"already holds a run; continue it with: rl-training resume {path}, replace it with --overwrite, or"
+            f"already holds a run; continue it with: rl-training resume {path}, replace it with --overwrite (in "
+            "Python overwrite=True), or"
             if is_run(path)
             else "is not empty;"
         )

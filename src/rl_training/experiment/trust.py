@@ -95,11 +95,14 @@ def _is_trusted(place: str, run: Path) -> bool:
     return not _is_in(real, os.path.realpath(run)) and any(_is_in(real, root) for root in _trusted_roots())
 
 
-def trust_option(config: TrainConfig, run: Path) -> str:
-    """The option that commands on a run need if it names code that is not in a trusted place, for messages."""
-    named = [module_of(config.env_id), split_name(config.algo)[0], *(split_name(w["name"])[0] for w in config.wrappers)]
+def trust_option(config: TrainConfig, run: Path, *, with_env: bool = True) -> str:
+    """The option that commands on a run need if it names code that is not in a trusted place, for messages. A command that
+    takes only the policy imports neither the environment nor its wrappers."""
+    named = [split_name(config.algo)[0]]
     if isinstance(config.algo_kwargs.network, str):
         named.append(split_name(config.algo_kwargs.network)[0])
+    if with_env:
+        named += [module_of(config.env_id), *(split_name(wrapper["name"])[0] for wrapper in config.wrappers)]
     for module in filter(None, [] if config.env_from_python else named):
         file = getattr(loaded(module), "__file__", None)
         if file is not None and not _is_trusted(file, run):

@@ -10,6 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ class CustomNetwork:
         except AttributeError as error:
             raise ConfigError(
                 f"network '{self.reference}': the module '{module_name}' has no '{attribute}'"
-                f"{did_you_mean(attribute, vars(module))}"
+                f"{did_you_mean(attribute, _functions(module))}"
             ) from error
         if not callable(function):
             raise ConfigError(f"network '{self.reference}' is not a function: it must return a torch.nn.Module")
@@ -129,6 +130,11 @@ class CustomNetwork:
                 f"the network {self.reference} raised {described(error)} when it was called with the observation spec and "
                 f"network_kwargs {shown(dict(self.kwargs))}"
             ) from error
+
+
+def _functions(module: ModuleType) -> list[str]:
+    """What of a module could make a network."""
+    return [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
 
 
 class CustomTrunk(Encoder):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rl_training.errors import counted
+from rl_training.errors import counted, either
 from rl_training.experiment.collectors import CollectorsConfig
 from rl_training.models.observation import describe_action, describe_observation
 
@@ -31,6 +31,13 @@ def announce_no_updates(trainer: Trainer) -> None:
             f"no update was made in {counted(trainer.env_steps, 'step')}, so the policy is still the initial one: "
             f"{trainer.learner.waits_for(trainer.env_steps)}"
         )
+
+
+def announce_absent_keys(trainer: Trainer) -> None:
+    """Says which chosen entries of infos were never there, as if their names are misspelt."""
+    absent = trainer.log.absent_keys()
+    if absent:
+        trainer.progress.say(f"log.info_keys: the info of the last step of no episode had {either(absent)}")
 
 
 def describe_collectors(config: CollectorsConfig) -> str:

@@ -44,6 +44,11 @@ class EvaluationResult:
         """The standard deviation over the episodes."""
         return float(np.std(self.returns))
 
+    @property
+    def success_rate(self) -> float | None:
+        """The share of the episodes with ``info["is_success"]``; None if they do not all report it."""
+        return float(np.mean(self.successes)) if self.successes else None
+
     def summary(self) -> dict[str, Any]:
         """The number of episodes, and statistics of them."""
         return {
@@ -53,7 +58,7 @@ class EvaluationResult:
             "return_min": float(np.min(self.returns)),
             "return_max": float(np.max(self.returns)),
             "length_mean": float(np.mean(self.lengths)),
-            **({"success_rate": float(np.mean(self.successes))} if self.successes else {}),
+            **({"success_rate": self.success_rate} if self.successes else {}),
         }
 
     def to_json(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rl_training.experiment.curves import (
     RETURN,
     Points,
     compare,
+    config_of,
     find_runs,
     on_common_steps,
     read_curves,
@@ -35,7 +36,7 @@ def plot_runs(
     lines, about = [], []
     for group, name, curves in read:
         where = {"eval": "evaluation", "train": "training"}.get(name.partition("/")[0], name)
-        count = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
+        count = f", {_counted(group.runs)}" if len(group.runs) > 1 else ""
         about.append(f"{group.label} ({where}{count})")
         label = f"{where}{count}" if group.label == comparison.title else about[-1]
         lines.append(_line(label, [(steps, smoothed(values, smooth)) for steps, values in curves]))
@@ -47,6 +48,14 @@ def plot_runs(
     else:
         _draw(output, lines, title, shown)
     return about
+
+
+def _counted(runs: Sequence[Path]) -> str:
+    """How many runs there are. A seed that was trained twice is no second seed."""
+    seeds = len({config_of(run).get("seed") for run in runs})
+    if seeds == len(runs):
+        return f"{seeds} seeds"
+    return f"{len(runs)} runs" if seeds == 1 else f"{len(runs)} runs of {seeds} seeds"
 
 
 def _line(label: str, curves: Sequence[Points]) -> Line:

@@ -101,7 +101,7 @@ class LineProgress(_TimedProgress):
 
     def _show(self) -> None:
         rate, env_steps = self._rate(), self._training.env_steps
-        left = (self._total - env_steps) / max(rate, 1e-9)
+        left = max(self._total - env_steps, 0) / max(rate, 1e-9)  # several environments may go a step beyond
         print(
             f"step {env_steps}/{self._total}  {rate:.0f} steps/s  ETA {left:.0f} s  {self._describe()}",
             file=self._stream,

@@ -29,6 +29,7 @@ class RunLog:
         self._earlier_cpu_seconds = 0.0
         self._cpu_start = cpu_seconds()
         self._begun: dict[int, float] = {}  # when the running episodes began, in seconds of the run; the first ones at 0
+        self._seen: set[str] | None = None  # the entries of infos that were written; None before the first episode
 
     def start_clock(self) -> None:
         """Starts timing; time before this call is not counted."""
@@ -46,9 +47,14 @@ class RunLog:
             for key, name in FILES.items():
                 self._files[key] = LogFile(training.run_dir / name, keep_bytes=self._bytes[key])
 
+    def absent_keys(self) -> list[str]:
+        """Those of ``log.info_keys`` that no episode of this process had, if it has finished one."""
+        return [] if self._seen is None else [key for key in self._trainer.config.log.info_keys if key not in self._seen]
+
     def on_episode(self, episode: Episode) -> None:
         if not self._files:
             return
+        self._seen = (self._seen or set()).union(episode.info)
         now = self._seconds
         seconds, self._begun[episode.env_index] = now - self._begun.get(episode.env_index, 0.0), now
         values = {

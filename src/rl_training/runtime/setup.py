@@ -43,7 +43,8 @@ def make_pool(
     observation spec of a checkpoint, ``first`` the index of the pool's first environment in the run."""
     if factory is None and config.env_from_python:
         raise ConfigError(
-            f"this agent was trained on {config.env_id}, an environment that was passed from Python; pass it again as env="
+            f"this agent was trained on {config.env_id}, an environment that was passed from Python; pass it again as env= "
+            "of load_agent, load or resume; the command line takes only environments with a name, such as module:Class"
         )
     if isinstance(factory, GivenEnv) and (workers == "subprocess" or config.env_fresh):
         raise ConfigError(

@@ -24,7 +24,7 @@ from rl_training.experiment.registry import get_algorithm, require_fit
 from rl_training.experiment.run import Initial, Run
 from rl_training.limits import keep_freed_memory
 from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, RandomStreams
-from rl_training.runtime.announcements import announce_changes, announce_no_updates, announce_run
+from rl_training.runtime.announcements import announce_absent_keys, announce_changes, announce_no_updates, announce_run
 from rl_training.runtime.cadence import Due, PhaseTimer, cpu_threads
 from rl_training.runtime.checkpointing import Checkpointer
 from rl_training.runtime.collector import Collector
@@ -206,6 +206,7 @@ class Trainer:
                 self.progress.say(f"step {self.env_steps}: {self.hooks.stopped_by}")
             if not stop:
                 announce_no_updates(self)
+                announce_absent_keys(self)
                 if evaluate is not False:
                     asked = evaluate is True
                     extent = self.evaluations.at_end(self.env_steps, self.config.num_envs, self.episodes, asked=asked)

@@ -82,8 +82,8 @@ class NatureCNN(ImageEncoder):
             if min(height, width) < 1:
                 raise SpaceError(
                     f"images of {shape[1]}x{shape[2]} are too small for convolutions of (filters, kernel, stride) "
-                    f"{[tuple(layer) for layer in layers]}; use larger images or smaller cnn_layers, or "
-                    "the wrapper flatten_observation to take them as vectors"
+                    f"{[tuple(layer) for layer in layers]}; use larger images, smaller cnn_layers "
+                    "or cnn: minatar, or the wrapper flatten_observation to take them as vectors (the last two not with DrQ)"
                 )
         self.convs = convs
         self.layers = nn.ModuleList(convs)
