@@ -84,7 +84,7 @@ def assert_one_error(text: str, *words: str) -> None:
         ((*TRAIN, "--set=sede=3"), ("unknown key 'sede'", "did you mean 'seed'?")),
         ((*TRAIN, "--set=learning_rat=3"), ("unknown key 'learning_rat'", "did you mean 'algo_kwargs.learning_rate'?")),
         ((*TRAIN, "--set=final_episode=3"), ("unknown key 'final_episode'", "did you mean 'eval.final_episodes'?")),
-        ((*TRAIN, "--set=lambda=3"), ("the nearest of ", "algo_kwargs.")),
+        ((*TRAIN, "--set=lambda=3"), ("the closest of the ", "algo_kwargs.")),
         ((*TRAIN, "--set=algo_kwargs.batchsize=3"), ("unknown key 'algo_kwargs.batchsize'", "did you mean 'batch_size'?")),
         ((*TRAIN, "--set=env_workers=threads"), ("env_workers", "'inline' or 'subprocess'", "'threads'")),
         ((*TRAIN, "--device", "cudaa"), ("device 'cudaa'", "use device: cpu")),
