@@ -305,44 +305,6 @@ def test_plots(arguments: tuple[str, ...], words: tuple[str, ...], run: Path, ca
     assert_refused(capsys, ("plot", *arguments), *words)
 
 
-# --------------------------------------------------------------------------------------------------- observations
-
-
-@pytest.mark.parametrize(
-    ("obs", "words"),
-    [
-        ("[0, 0, 0]", ("shape (3,)", "takes (4,)")),
-        ("[[[0, 0, 0, 0]]]", ("shape (1, 1, 4)", "takes (4,)")),
-        ("5", ("shape ()", "takes (4,)")),
-        ("[0, 0, 0, NaN]", ("NaN",)),
-        ("[0, 0, 0, Infinity]", ("infinity",)),
-        ("[0, 0, 0, 1e300]", ("beyond float32",)),
-        ('[0, 0, 0, "left"]', ("not an array of numbers",)),
-        ("[[0, 0, 0, 0], [0]]", ("not an array of numbers",)),
-        ('{"obs": 1}', ("shape ()",)),
-        ('{"observation": [1, 2, 3, 4]}', ("needs the key 'obs'",)),
-        ('{"obs": [0, 0, 0, 0], "action_mask": [true]}', ("action_mask", "2 booleans")),
-        ('{"obs": [0, 0, 0, 0], "action_mask": [[true], [true, false]]}', ("action_mask", "2 booleans")),
-        ('{"obs": [0, 0, 0, 0], "episode_start": [true, false]}', ("episode_start", "[True, False]")),
-        ('{"obs": [0, 0, 0, 0], "episode_start": "no"}', ("episode_start", "'no'")),
-        ("[0, 0, 0, 0", ("line 1: not valid JSON",)),
-        ("observations.jsonl", ("'observations.jsonl'", "neither JSON nor a readable file")),
-    ],
-)
-def test_bad_observations(obs: str, words: tuple[str, ...], finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_refused(capsys, ("predict", str(finished_run), "--obs", obs), *words)
-
-
-def test_a_bad_line_is_numbered_and_those_before_it_are_answered(
-    finished_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("lines").write_text("[0, 0, 0, 0]\n\n[0, 0, 0, NaN]\n[0, 0, 0, 0]\n")
-    assert main(["predict", str(finished_run), "--obs", "lines"]) == 2
-    shown = capsys.readouterr()
-    assert len(shown.out.splitlines()) == 1
-    assert_one_error(shown.err, "line 3", "NaN")
-
-
 # ---------------------------------------------------------------------------------------------- while it is running
 
 

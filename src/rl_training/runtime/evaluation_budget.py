@@ -49,7 +49,8 @@ class EvaluationBudget:
         # Before the first episode has ended, episodes are known to be at least as long as what has been seen of them.
         length = max(self._usual_length(seen), 1.0 if seen.mean_length else env_steps / num_envs)
         episodes = self._together * int(left / (length * self._together))
-        return Extent(min(wanted, episodes), min(most, self._config.max_episode_steps or most), left)
+        longest = most if self._together == 1 else max(1, left // self._together)
+        return Extent(min(wanted, episodes), min(longest, self._config.max_episode_steps or longest), left)
 
     def _usual_length(self, seen: EpisodeStatistics) -> float:
         return max(seen.mean_length or 0.0, self._last_length)

@@ -262,10 +262,7 @@ class Trainer:
         self.divergence.check()
         if self._eval_pool is None:
             self._eval_pool = self._make_eval_pool()
-        longest = extent.longest_episode or self.config.eval.max_episode_steps
-        if extent.most_steps is not None and isinstance(self._eval_pool, VectorEnvPool):
-            longest = min(longest or extent.most_steps, max(1, extent.most_steps // self._eval_pool.num_envs))
-        limit = EpisodeLimit(longest, self.config.env_id)
+        limit = EpisodeLimit(extent.longest_episode or self.config.eval.max_episode_steps, self.config.env_id)
         self.timer.lap("rest")
         with cpu_threads(self.config.threads):
             result = evaluate_policy(
