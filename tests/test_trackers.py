@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -77,6 +78,9 @@ def events_of(run: Path) -> Any:
 def test_tensorboard_shows_the_log_once_also_after_a_resume(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(run, stop_at=150, log=tracked("tensorboard"))
+    begun = int(time.time())
+    while int(time.time()) == begun:  # TensorBoard reads files in the order of their names, which begin with the second
+        time.sleep(0.02)
     resume(run / "checkpoints" / "step-0000000070")  # what came after it is logged again
     events = events_of(run)
     kinds = ("train", "eval", "final")
