@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -21,7 +22,7 @@ from rl_training.runtime.cadence import cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.setup import make_pool
-from rl_training.runtime.video import on_screen
+from rl_training.runtime.video import filming, on_screen
 from rl_training.types import SpaceSpec
 
 EnvLike = str | gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any] | EnvFactory
@@ -77,16 +78,27 @@ def evaluate_apart(
     limit: EpisodeLimit,
     rng: np.random.Generator | None,
     render: bool,
+    video: Path | None,
     env_steps: int,
     shown: Progress,
 ) -> EvaluationResult | None:
     """An evaluation on environments of its own."""
-    made_by, num_envs = (on_screen(config, factory), 1) if render else (factory, min(config.eval.num_envs, episodes))
-    make = functools.partial(make_pool, config, made_by, FINAL_EPISODES, num_envs)
-    with contextlib.closing(make(recorded=policy.spec.observation)) as pool:
+    with contextlib.ExitStack() as stack:
+        made_by, num_envs, film = factory, min(config.eval.num_envs, episodes), None
+        if render:
+            made_by, num_envs = on_screen(config, factory), 1
+        elif video is not None:
+            film, made_by = stack.enter_context(filming(config, factory, video))
+        pool = make_pool(config, made_by, FINAL_EPISODES, num_envs, recorded=policy.spec.observation)
+        stack.enter_context(contextlib.closing(pool))
         require_spaces(policy, pool.spec)
+        if film is not None:
+            film.running = True
         with cpu_threads(config.threads), shown:
-            return evaluate_policy(policy, pool, episodes, limit=limit, rng=rng, env_steps=env_steps, watch=shown.evaluating)
+            result = evaluate_policy(
+                policy, pool, episodes, limit=limit, rng=rng, env_steps=env_steps, watch=shown.evaluating
+            )
+    return result and replace(result, film=film)
 
 
 def require_spaces(policy: Policy, spec: SpaceSpec) -> None:

@@ -43,10 +43,14 @@ class GifFile:
     def add(self, frame: Frame) -> None:
         from PIL import Image
 
-        rows, columns = (slice(None), slice(None)) if self._last is None else _changed(frame, self._last)
-        self._last = frame
+        if self._last is None:
+            rows, columns = slice(None), slice(None)
+            self._last = frame.copy(order="K")
+        else:
+            rows, columns = _changed(frame, self._last)
         changed = frame[rows, columns]
         if changed.size:
+            self._last[rows, columns] = changed  # a copy: the environment may draw the next frame into the same array
             self._write_waiting()
             picture = Image.fromarray(np.ascontiguousarray(changed)).quantize(256, dither=Image.Dither.NONE)
             self._waiting = picture, (columns.start or 0, rows.start or 0), self._duration
