@@ -17,7 +17,7 @@ from PIL import Image
 from rl_training import DQN, PPO, ManagedAlgorithm
 from rl_training.cli import main
 from rl_training.errors import ConfigError
-from rl_training.runtime.film_files import open_film
+from rl_training.runtime.film_files import ENCODERS, open_film
 from rl_training.runtime.video import Film, as_frame
 
 
@@ -186,6 +186,54 @@ def test_an_mp4_has_as_many_frames(tmp_path: Path) -> None:
     frames = ffmpeg.read_frames(str(tmp_path / "a.mp4"))
     assert next(frames)["size"] == (13 * 16, 13 * 12)
     assert len(list(frames)) == film.frames
+
+
+@pytest.mark.parametrize(("lacking", "codec"), [((), "h264"), (("libx264",), "h264"), (("libx264", "libopenh264"), "mpeg4")])
+def test_an_mp4_is_written_by_the_best_encoder_that_ffmpeg_has(
+    lacking: tuple[str, ...], codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    real = ffmpeg.get_ffmpeg_exe()
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(ffmpeg_without(real, lacking, tmp_path)))
+    film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.mp4")
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", real)
+    frames = ffmpeg.read_frames(str(tmp_path / "a.mp4"))
+    assert next(frames)["codec"] == codec
+    seen = [np.frombuffer(frame, np.uint8).mean() for frame in frames]
+    assert len(seen) == film.frames
+    np.testing.assert_allclose(seen, [10 * k for k in range(8)], atol=6)
+
+
+def test_an_ffmpeg_that_can_do_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    agent = agent_of(lambda: DrawingEnv(render_mode="rgb_array"))
+    program = ffmpeg_without(ffmpeg.get_ffmpeg_exe(), tuple(ENCODERS), tmp_path)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(program))
+    with pytest.raises(ConfigError, match=r"has none of the encoders .* write a \.gif, or name another ffmpeg in"):
+        agent.film(tmp_path / "a.mp4")
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "missing"))
+    with pytest.raises(ConfigError, match=r"ffmpeg, which cannot be started \(FileNotFoundError.*write a \.gif, or install"):
+        agent.film(tmp_path / "a.mp4")
+    failing = "#!/bin/sh\ncase $* in *-encoders) echo V..... mpeg4;; *) echo no paper >&2; exit 1;; esac\n"
+    program.write_text(failing)
+    program = program.rename(tmp_path / "another")
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(program))
+    with pytest.raises(ConfigError, match=r"cannot write the video .* failed: no paper; write a \.gif instead"):
+        agent.film(tmp_path / "a.mp4")
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".mp4"]
+
+
+def ffmpeg_without(real: str, lacking: tuple[str, ...], folder: Path) -> Path:
+    """ffmpeg without some of its encoders: it does not list them, and fails as ffmpeg does if one is named."""
+    program = folder / f"ffmpeg-{len(list(folder.iterdir()))}"
+    refuse = "".join(f"*' {name} '*) echo \"Unknown encoder '{name}'\" >&2; exit 8;;\n" for name in lacking)
+    hidden = "|".join(lacking) or "nothing"
+    program.write_text(
+        f"#!/bin/sh\ncase \" $* \" in\n*' -encoders '*) '{real}' \"$@\" | grep -v -w -E '{hidden}'; exit 0;;\n{refuse}esac\n"
+        f"exec '{real}' \"$@\"\n"
+    )
+    program.chmod(0o755)
+    return program
 
 
 def test_a_long_episode_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

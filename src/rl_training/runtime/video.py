@@ -23,7 +23,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import remove
 from rl_training.rng import FINAL_EPISODES
 from rl_training.runtime.evaluation import evaluate_policy
-from rl_training.runtime.film_files import FORMATS, FilmFile, Frame, load_ffmpeg, open_film
+from rl_training.runtime.film_files import FORMATS, FilmFile, Frame, find_encoder, open_film
 from rl_training.runtime.setup import make_pool
 
 #: A longer film is cut off here; in most environments this is two minutes.
@@ -36,8 +36,8 @@ LEAST_SIZE = 200
 
 
 class Film:
-    """A video of one episode, written while the episode is played. What goes wrong with it is kept as ``failure``: neither the
-    episode nor an evaluation that it is part of is lost."""
+    """A video of one episode, written while the episode is played. What goes wrong with it is kept as ``failure``: the
+    episode, and an evaluation that it is part of, go on."""
 
     def __init__(self, path: Path) -> None:
         self.frames = 0
@@ -98,8 +98,8 @@ class Film:
 
 
 def as_frame(picture: NDArray[Any]) -> Frame:
-    """A rendered image as bytes, which may hold floats from 0 to 1 as MinAtar's do, enlarged to a viewable size. It may be the
-    environment's own array."""
+    """A rendered image as bytes, which may hold floats from 0 to 1 as MinAtar's do, enlarged to a viewable size. It may be
+    the environment's own array."""
     if np.issubdtype(picture.dtype, np.floating):
         picture = (np.clip(picture, 0.0, 1.0) * 255.0).round().astype(np.uint8)
     if picture.dtype != np.uint8:
@@ -181,7 +181,7 @@ def filming(config: TrainConfig, factory: EnvFactory | None, path: Path) -> Iter
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write a video to {path}: there is no directory {path.parent}")
     if path.suffix.lower() == ".mp4":
-        load_ffmpeg()
+        find_encoder()
     _draw_in_memory()
     partial = path.with_name(f"{path.stem}.partial{path.suffix}")
     remove(partial)  # if a link has its name, writing would follow it
