@@ -23,7 +23,7 @@ from rl_training.experiment.settings import groups_of
 
 NAMES = {"Any": Any, "EnvLike": EnvLike, "Literal": Literal, "Mapping": Mapping, "Path": Path, "Sequence": Sequence}
 NOT_SETTINGS = {"env", "init_from", "overwrite"}
-IMPLIED = {"algo", "env_id", "env_from_python", "algo_kwargs"}
+IMPLIED = {"algo", "env_id", "env_from_python", "env_vector", "algo_kwargs"}
 
 
 @pytest.fixture(params=[*algorithms(), "munchausen.algorithm:MunchausenDQN"])

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.algorithms.policy import Policy
-from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv, env_name
+from rl_training.envs.factory import AnyVectorEnv, EnvFactory, GivenEnv, RegisteredEnv, env_name
 from rl_training.envs.known import package_of
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.errors import ConfigError, SpaceError
@@ -33,7 +33,9 @@ def describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
     if isinstance(env, str):
         return {"env_id": env}, None
     if isinstance(env, gym.vector.VectorEnv):
-        return {"env_id": env_name(env), "env_from_python": True, "num_envs": env.num_envs}, GivenEnv(env)
+        members = _described_by_spec(env) if env is env.unwrapped else None
+        named = {"env_id": env_name(env), "env_from_python": True} if members is None else {**members, "env_vector": True}
+        return {**named, "num_envs": env.num_envs}, GivenEnv(env)
     if isinstance(env, gym.Env):
         known = _described_by_spec(env)
         return known or {"env_id": env_name(env), "env_from_python": True}, GivenEnv(env)
@@ -42,8 +44,9 @@ def describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
     raise ConfigError(f"env must be a Gymnasium id, an environment or a function that creates one, not {env!r}")
 
 
-def _described_by_spec(env: gym.Env[Any, Any]) -> dict[str, Any] | None:
-    """The config values of an environment that ``gym.make`` made, if these are all that it takes to make it again."""
+def _described_by_spec(env: gym.Env[Any, Any] | AnyVectorEnv) -> dict[str, Any] | None:
+    """The config values of an environment that ``gym.make`` made, or of the members of one that ``gym.make_vec`` made, if
+    these are all that it takes to make it again."""
     spec = env.spec
     if spec is None or spec.id not in gym.registry or spec.additional_wrappers:
         return None
@@ -52,6 +55,11 @@ def _described_by_spec(env: gym.Env[Any, Any]) -> dict[str, Any] | None:
         return None
     given = {key: value for key, value in spec.kwargs.items() if registered.kwargs.get(key, ...) != value}
     given.pop("render_mode", None)
+    if isinstance(env, gym.vector.VectorEnv):
+        if given.pop("max_episode_steps", spec.max_episode_steps) != spec.max_episode_steps or "wrappers" in given:
+            return None
+        for how in ("num_envs", "vectorization_mode", "vector_kwargs"):
+            given.pop(how, None)
     try:
         require_plain(given, "env_kwargs")
     except ConfigError:

@@ -18,7 +18,7 @@ from rl_training.experiment.registry import AlgorithmClass, name_of
 from rl_training.experiment.settings import Setting, groups_of, settings_of
 
 #: Settings of ``TrainConfig`` that are not arguments: the class and ``env`` determine them.
-IMPLIED = frozenset({"algo", "env_id", "env_from_python", "algo_kwargs"})
+IMPLIED = frozenset({"algo", "env_id", "env_from_python", "env_vector", "algo_kwargs"})
 #: The arguments of every constructor that are not settings.
 FURTHER = (
     Setting(

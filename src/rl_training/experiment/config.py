@@ -64,6 +64,11 @@ class TrainConfig(StrictModel):
     algo: str = Field(description="name of the algorithm")
     env_id: str = Field(description="Gymnasium id, module:id, module:Class or file.py:Class")
     env_from_python: bool = Field(False, description="the environment was passed from Python, so no file can hold it")
+    env_vector: bool = Field(
+        False,
+        description="training is on a vector environment that was passed from Python; env_id and env_kwargs make one of its "
+        "members, for evaluation",
+    )
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
     env_workers: Literal["inline", "subprocess"] = Field(
         "inline", description="where environments run", json_schema_extra=MAY_CHANGE
