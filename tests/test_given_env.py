@@ -53,7 +53,10 @@ def test_the_spec_of_a_vector_environment_describes_its_members() -> None:
     wrapped = [functools.partial(gym.wrappers.TransformReward, func=lambda reward: -float(reward))]
     cases: list[tuple[Any, dict[str, Any] | None]] = [
         (make(), {"env_id": "CartPole-v1", "env_kwargs": {}, **twice}),
-        (make(vectorization_mode="sync", vector_kwargs={"copy": False}), {"env_id": "CartPole-v1", "env_kwargs": {}, **twice}),
+        (
+            make(vectorization_mode="sync", vector_kwargs={"copy": False}),
+            {"env_id": "CartPole-v1", "env_kwargs": {}, **twice},
+        ),
         (gym.make_vec("Pendulum-v1", num_envs=2, g=5.0), {"env_id": "Pendulum-v1", "env_kwargs": {"g": 5.0}, **twice}),
         (make(vectorization_mode="sync", wrappers=wrapped), None),
         (make(max_episode_steps=9), None),

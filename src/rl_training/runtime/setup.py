@@ -49,8 +49,8 @@ def make_pool(
         )
     if factory is None and config.env_vector and stream == TRAINING_EPISODES:
         raise ConfigError(
-            f"this agent was trained on a vector environment of {config.env_id} that was passed from Python; to train on, pass "
-            f"one again from Python, as in resume(run, env=gym.make_vec('{config.env_id}', num_envs={config.num_envs}))"
+            f"this agent was trained on a vector environment of {config.env_id} that was passed from Python; to train it "
+            f"further, pass one again: resume(run, env=gym.make_vec('{config.env_id}', num_envs={config.num_envs}))"
         )
     if isinstance(factory, GivenEnv) and (workers == "subprocess" or config.env_fresh):
         raise ConfigError(
