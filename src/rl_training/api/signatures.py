@@ -65,6 +65,21 @@ def with_signature(init: Callable[..., None], algorithm: AlgorithmClass) -> Call
     return constructor
 
 
+class MadeWhenUsed:
+    """A method of a class that is made when it is first asked for: a signature takes time, which an agent that is loaded
+    need not spend."""
+
+    def __init__(self, make: Callable[[], Callable[..., None]]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        setattr(self._owner, self._name, self._make())  # in place of this
+        return getattr(owner if instance is None else instance, self._name)
+
+
 def sorted_settings(algorithm: AlgorithmClass, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments as values of a config, under their current names: the run's settings at the top level, the
     algorithm's under ``algo_kwargs``."""
