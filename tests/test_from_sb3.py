@@ -73,12 +73,13 @@ def test_their_settings_exist() -> None:
 def test_a_habit_is_answered_with_our_name_for_it(habit: str, name: str) -> None:
     meant = [algorithms for algorithms, theirs, ours in rows() if f"`{habit}" in theirs and name in ours]
     assert meant, "the guide says so too"
+    given: dict[str, Any] = {habit: 1}
     for algorithm in meant[0]:
         if name in config_fields(OURS[algorithm]):
             with pytest.raises(ConfigError, match=f"has no setting '{habit}'; did you mean '{name}'"):
-                managed(OURS[algorithm])("CartPole-v1", **{habit: 1})  # type: ignore[call-arg]
+                managed(OURS[algorithm])("CartPole-v1", **given)
 
 
 def test_recurrent_ppo_has_minibatches_by_their_number() -> None:
     with pytest.raises(ConfigError, match="RecurrentPPO has no setting 'batch_size'; did you mean 'n_minibatches'"):
-        managed("recurrent_ppo")("CartPole-v1", batch_size=64)  # type: ignore[call-arg]
+        managed("recurrent_ppo")("CartPole-v1", batch_size=64)

@@ -270,7 +270,8 @@ def test_each_seed_has_its_own_episode(tmp_path: Path) -> None:
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1"])
 def test_an_evaluation_with_a_video_is_the_same_evaluation(env_id: str, settings: dict[str, Any], tmp_path: Path) -> None:
     agent = agent_of(env_id, **settings)
-    for options in ({"seed": 3}, {"seed": 3, "deterministic": False}):
+    given: list[dict[str, Any]] = [{"seed": 3}, {"seed": 3, "deterministic": False}]
+    for options in given:
         plain = agent.evaluate(12, max_episode_steps=40, **options)
         filmed = agent.evaluate(12, max_episode_steps=40, video=tmp_path / "a.gif", **options)
         assert (filmed.returns, filmed.lengths, filmed.steps) == (plain.returns, plain.lengths, plain.steps)
