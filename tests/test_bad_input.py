@@ -16,10 +16,12 @@ from moments import PATIENCE, finish, start, wait_for_checkpoint, waiting_at
 
 from rl_training.cli import main
 from rl_training.experiment.checkpoint import verify_checkpoint
+from rl_training.experiment.packaged import packaged_configs
 from rl_training.experiment.registry import algorithms
 from rl_training.experiment.run import step_directories
 
 pytestmark = pytest.mark.usefixtures("place")
+CARTPOLE = [name for name in packaged_configs() if name.endswith("/cartpole")]
 TRAIN = ("train", "--config", "tiny.yaml", "--quiet")
 SCRATCH = ("train", "--algo", "dqn", "--total-timesteps=300", "--set=algo_kwargs.learning_starts=50", "--quiet")
 ODD = "--env=rl_training_test_envs:OddSpaces-v0"
@@ -80,6 +82,16 @@ def assert_one_error(text: str, *words: str) -> None:
         ((*TRAIN, "--env", "no_such_module:Env-v0"), ("cannot import the module 'no_such_module'",)),
         ((*TRAIN, "--set=env_kwargs.colour=red"), ("CartPole-v1 does not take env_kwargs", "colour")),
         (("train", "--config", "dqn/cartpol"), ("unknown config 'dqn/cartpol'", "did you mean 'dqn/cartpole'?")),
+        *(
+            (
+                ("train", "--config", task),
+                (f"unknown config '{task}'", f"did you mean {CARTPOLE[0]}, ", f" or {CARTPOLE[-1]}?"),
+            )
+            for task in ("cartpole", "CartPole-v1", "catpole", "cart_pole")
+        ),
+        (("train", "--config", "acrobt"), ("did you mean dqn/acrobot, ppo/acrobot or qr_dqn/acrobot?",)),
+        (("train", "--config", "tqc"), ("did you mean tqc/pendulum?",)),
+        (("train", "--config", "xyzzy"), ("the closest of the ",)),
         (("show", "dqn/cartpol"), ("unknown config 'dqn/cartpol'", "dqn/cartpole")),
         ((*TRAIN, "--set=sede=3"), ("unknown key 'sede'", "did you mean 'seed'?")),
         ((*TRAIN, "--set=learning_rat=3"), ("unknown key 'learning_rat'", "did you mean 'algo_kwargs.learning_rate'?")),

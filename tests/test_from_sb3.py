@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from conftest import config_fields
 
+from rl_training import managed
+from rl_training.errors import HABITS, ConfigError
+
 PAGE = Path(__file__).parent.parent / "docs" / "guides" / "from_sb3.md"
 OURS = {
     "PPO": "ppo",
@@ -64,3 +67,19 @@ def test_their_settings_exist() -> None:
         found = set(NAME.findall(named.replace("policy_kwargs=dict(", "`"))) - {"policy_kwargs"}
         assert found <= known, (algorithms, found - known)
     assert set(listed()) <= set().union(*map(theirs, OURS))
+
+
+@pytest.mark.parametrize(("habit", "name"), HABITS.items())
+def test_a_habit_is_answered_with_our_name_for_it(habit: str, name: str) -> None:
+    meant = [algorithms for algorithms, theirs, ours in rows() if f"`{habit}" in theirs and name in ours]
+    assert meant, "the guide says so too"
+    given: dict[str, Any] = {habit: 1}
+    for algorithm in meant[0]:
+        if name in config_fields(OURS[algorithm]):
+            with pytest.raises(ConfigError, match=f"has no setting '{habit}'; did you mean '{name}'"):
+                managed(OURS[algorithm])("CartPole-v1", **given)
+
+
+def test_recurrent_ppo_has_minibatches_by_their_number() -> None:
+    with pytest.raises(ConfigError, match="RecurrentPPO has no setting 'batch_size'; did you mean 'n_minibatches'"):
+        managed("recurrent_ppo")("CartPole-v1", batch_size=64)

@@ -15,15 +15,17 @@ from conftest import TESTS
 from make_stubs import STUB, stub_text
 
 from rl_training import ManagedAlgorithm, managed
+from rl_training.api.agents import _managed
 from rl_training.api.environments import EnvLike
+from rl_training.api.signatures import MadeWhenUsed
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import algorithms
+from rl_training.experiment.registry import algorithms, get_algorithm
 from rl_training.experiment.settings import groups_of
 
 NAMES = {"Any": Any, "EnvLike": EnvLike, "Literal": Literal, "Mapping": Mapping, "Path": Path, "Sequence": Sequence}
 NOT_SETTINGS = {"env", "init_from", "overwrite"}
-IMPLIED = {"algo", "env_id", "env_from_python", "algo_kwargs"}
+IMPLIED = {"algo", "env_id", "env_from_python", "env_vector", "algo_kwargs"}
 
 
 @pytest.fixture(params=[*algorithms(), "munchausen.algorithm:MunchausenDQN"])
@@ -73,3 +75,14 @@ def test_the_stub_is_that_of_this_version() -> None:
 def test_an_agent_without_an_environment_is_named() -> None:
     with pytest.raises(TypeError, match=r"^DQN needs an environment, .*: DQN\('CartPole-v1'\)$"):
         managed("dqn")(seed=1)  # type: ignore[call-arg]
+
+
+def test_a_signature_is_made_when_it_is_first_asked_for() -> None:
+    new = [_managed.__wrapped__(get_algorithm("dqn")) for _ in range(3)]
+    assert all(isinstance(vars(one)["__init__"], MadeWhenUsed) for one in new)
+    assert "learning_rate" in inspect.signature(new[0]).parameters
+    assert "learning_rate: " in str(inspect.getdoc(new[1].__init__))
+    child = type("Child", (new[2],), {})
+    assert child("CartPole-v1", seed=3).config.seed == 3
+    assert inspect.signature(child) == inspect.signature(new[0])
+    assert all(inspect.isfunction(vars(one)["__init__"]) for one in new)

@@ -84,8 +84,9 @@ CLIPPED: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in BOUNDED] + [
 @pytest.mark.parametrize(("algo", "option"), CLIPPED, ids=str)
 def test_values_are_clipped_before_they_are_discounted(algo: str, option: dict[str, Any]) -> None:
     """A network that predicts 200 everywhere, where at most 100 is possible: the target is r + discount * 100."""
-    settings = {"initial_value": 200.0, "value_range": [0.0, 100.0], "n_step": 1, **option}
-    trainer = Trainer(tiny_config(algo, algo_kwargs=settings))
+    config = tiny_config(algo, algo_kwargs={"initial_value": 100.0, "value_range": [0.0, 100.0], "n_step": 1, **option})
+    beyond = config.algo_kwargs.model_copy(update={"initial_value": 200.0})  # what training could lead to
+    trainer = Trainer(config.model_copy(update={"algo_kwargs": beyond}))
     trainer.train(60)
     trainer.close()
     learner = trainer.learner
@@ -110,3 +111,17 @@ def test_c51_has_no_range_besides_its_support() -> None:
 def test_an_empty_range_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"value_range: the smallest return \(5.0\) must be below the largest \(5.0\)"):
         tiny_config("dqn", algo_kwargs={"value_range": [5.0, 5.0]})
+
+
+@pytest.mark.parametrize("algo", BOUNDED)
+@pytest.mark.parametrize("value", [-0.5, 100.5])
+def test_an_initial_value_outside_of_the_range_is_refused(algo: str, value: float) -> None:
+    message = rf"initial_value \({value}\) must be within value_range \(0.0 to 100.0\).* or widen value_range"
+    with pytest.raises(ConfigError, match=message):
+        tiny_config(algo, algo_kwargs={"initial_value": value, "value_range": [0.0, 100.0]})
+
+
+@pytest.mark.parametrize("value", [0.0, 100.0])
+def test_an_initial_value_at_the_ends_of_the_range_is_accepted(value: float) -> None:
+    config = tiny_config("dqn", algo_kwargs={"initial_value": value, "value_range": [0.0, 100.0]})
+    assert config.describe()["algo_kwargs"]["initial_value"] == value

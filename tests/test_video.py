@@ -17,7 +17,7 @@ from PIL import Image
 from rl_training import DQN, PPO, ManagedAlgorithm
 from rl_training.cli import main
 from rl_training.errors import ConfigError
-from rl_training.runtime.film_files import open_film
+from rl_training.runtime.film_files import ENCODERS, open_film
 from rl_training.runtime.video import Film, as_frame
 
 
@@ -44,6 +44,25 @@ class DrawingEnv(gym.Env[Any, Any]):
     def render(self) -> Any:
         floating = np.issubdtype(self._dtype, np.floating)
         return np.full((12, 16, 3), 10 * self._steps / 255 if floating else 10 * self._steps, self._dtype)
+
+
+class CountingEnv(DrawingEnv):
+    """Counts its steps and its pictures, of which there may be only so many."""
+
+    def __init__(self, pictures: int = 1000, **options: Any) -> None:
+        super().__init__(**options)
+        self.stepped = self.drawn = 0
+        self._pictures = pictures
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.stepped += 1
+        return super().step(action)
+
+    def render(self) -> Any:
+        if self.drawn == self._pictures:
+            raise OSError("out of paper")
+        self.drawn += 1
+        return super().render()
 
 
 def shades(path: Path) -> list[int]:
@@ -169,6 +188,54 @@ def test_an_mp4_has_as_many_frames(tmp_path: Path) -> None:
     assert len(list(frames)) == film.frames
 
 
+@pytest.mark.parametrize(("lacking", "codec"), [((), "h264"), (("libx264",), "h264"), (("libx264", "libopenh264"), "mpeg4")])
+def test_an_mp4_is_written_by_the_best_encoder_that_ffmpeg_has(
+    lacking: tuple[str, ...], codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    real = ffmpeg.get_ffmpeg_exe()
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(ffmpeg_without(real, lacking, tmp_path)))
+    film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.mp4")
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", real)
+    frames = ffmpeg.read_frames(str(tmp_path / "a.mp4"))
+    assert next(frames)["codec"] == codec
+    seen = [np.frombuffer(frame, np.uint8).mean() for frame in frames]
+    assert len(seen) == film.frames
+    np.testing.assert_allclose(seen, [10 * k for k in range(8)], atol=6)
+
+
+def test_an_ffmpeg_that_can_do_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    agent = agent_of(lambda: DrawingEnv(render_mode="rgb_array"))
+    program = ffmpeg_without(ffmpeg.get_ffmpeg_exe(), tuple(ENCODERS), tmp_path)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(program))
+    with pytest.raises(ConfigError, match=r"has none of the encoders .* write a \.gif, or name another ffmpeg in"):
+        agent.film(tmp_path / "a.mp4")
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "missing"))
+    with pytest.raises(ConfigError, match=r"ffmpeg, which cannot be started \(FileNotFoundError.*write a \.gif, or install"):
+        agent.film(tmp_path / "a.mp4")
+    failing = "#!/bin/sh\ncase $* in *-encoders) echo V..... mpeg4;; *) echo no paper >&2; exit 1;; esac\n"
+    program.write_text(failing)
+    program = program.rename(tmp_path / "another")
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(program))
+    with pytest.raises(ConfigError, match=r"cannot write the video .* failed: no paper; write a \.gif instead"):
+        agent.film(tmp_path / "a.mp4")
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".mp4"]
+
+
+def ffmpeg_without(real: str, lacking: tuple[str, ...], folder: Path) -> Path:
+    """ffmpeg without some of its encoders: it does not list them, and fails as ffmpeg does if one is named."""
+    program = folder / f"ffmpeg-{len(list(folder.iterdir()))}"
+    refuse = "".join(f"*' {name} '*) echo \"Unknown encoder '{name}'\" >&2; exit 8;;\n" for name in lacking)
+    hidden = "|".join(lacking) or "nothing"
+    program.write_text(
+        f"#!/bin/sh\ncase \" $* \" in\n*' -encoders '*) '{real}' \"$@\" | grep -v -w -E '{hidden}'; exit 0;;\n{refuse}esac\n"
+        f"exec '{real}' \"$@\"\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
 def test_a_long_episode_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rl_training.runtime.video.MOST_FRAMES", 5)
     film = agent_of(lambda: DrawingEnv(render_mode="rgb_array")).film(tmp_path / "a.gif")
@@ -199,6 +266,63 @@ def test_each_seed_has_its_own_episode(tmp_path: Path) -> None:
     assert len(contents) == 2
 
 
+@pytest.mark.parametrize("settings", [{}, {"env_fresh": True}, {"wrappers": [{"name": "action_repeat", "times": 2}]}])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1"])
+def test_an_evaluation_with_a_video_is_the_same_evaluation(env_id: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    agent = agent_of(env_id, **settings)
+    given: list[dict[str, Any]] = [{"seed": 3}, {"seed": 3, "deterministic": False}]
+    for options in given:
+        plain = agent.evaluate(12, max_episode_steps=40, **options)
+        filmed = agent.evaluate(12, max_episode_steps=40, video=tmp_path / "a.gif", **options)
+        assert (filmed.returns, filmed.lengths, filmed.steps) == (plain.returns, plain.lengths, plain.steps)
+        assert filmed.film is not None
+        every, repeated = (2 if env_id == "CartPole-v1" else 1), (2 if "wrappers" in settings else 1)
+        steps = plain.lengths[0] * repeated
+        assert filmed.film.frames - 1 in {math.ceil(steps / every), math.ceil((steps - 1) / every)}  # it ends while repeating
+
+
+def test_the_first_episode_is_filmed_while_it_is_evaluated(tmp_path: Path) -> None:
+    made: list[CountingEnv] = []
+
+    def make() -> CountingEnv:
+        made.append(CountingEnv(render_mode="rgb_array"))
+        return made[-1]
+
+    result = agent_of(make, eval={"num_envs": 3}).evaluate(5, seed=1, video=tmp_path / "a.gif")
+    assert result.film is not None
+    assert shades(tmp_path / "a.gif") == [10 * k for k in range(8)]
+    assert sum(env.stepped for env in made) == result.steps == sum(result.lengths) == 5 * 7
+    assert sum(env.drawn for env in made) == result.film.frames == 8
+
+
+def test_an_evaluation_outlives_its_video(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = agent_of(lambda: CountingEnv(render_mode="rgb_array", pictures=3))
+    result = agent.evaluate(4, seed=1, video=tmp_path / "a.gif")
+    assert result.returns == [7.0] * 4
+    assert result.film is not None
+    assert str(result.film.failure) == "CountingEnv cannot be filmed: its render() raised OSError: out of paper"
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "b.gif").mkdir()
+    result = agent_of(lambda: CountingEnv(render_mode="rgb_array")).evaluate(4, seed=1, video=tmp_path / "b.gif")
+    assert result.returns == [7.0] * 4
+    assert result.film is not None
+    assert "b.partial.gif: Is a directory" in str(result.film.failure)
+    assert [path.name for path in tmp_path.iterdir()] == ["b.gif"]
+
+
+def test_from_the_shell_a_failed_video_is_an_error_after_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with agent_of("CartPole-v1") as agent:
+        agent.save(tmp_path / "policy")
+    (tmp_path / "b.gif").mkdir()
+    assert main(["eval", str(tmp_path / "policy"), "--episodes", "2", "--video", str(tmp_path / "b.gif")]) == 2
+    shown = capsys.readouterr()
+    assert "over 2 episodes" in shown.out
+    assert "cannot write the video" in shown.err
+    assert "recorded" not in shown.err
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk at hand")
 def test_a_full_disk_is_reported() -> None:
     film = Film(Path("/dev/full"))
@@ -206,8 +330,8 @@ def test_a_full_disk_is_reported() -> None:
     for _ in range(10):
         film.add(np.random.default_rng(film.frames).integers(0, 256, (200, 200, 3), np.uint8))
     assert not film.running, "the episode need not be played to its end"
-    with pytest.raises(ConfigError, match="cannot write the video /dev/full: No space left on device"):
-        film.close()
+    film.close()
+    assert str(film.failure) == "cannot write the video /dev/full: No space left on device"
 
 
 @pytest.mark.parametrize(

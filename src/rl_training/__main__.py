@@ -1,6 +1,6 @@
 """``python -m rl_training``."""
 
-from rl_training.cli import main
+from rl_training.cli import run
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run())

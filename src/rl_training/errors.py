@@ -13,6 +13,19 @@ from typing import Any
 MOST_CHOICES_SHOWN = 20
 #: longest part of a value that a message repeats, and of a name that is compared with the valid ones
 MOST_SHOWN = 200
+#: names in Stable-Baselines3 of settings whose names here are not near enough to be found by their letters
+HABITS = {
+    "action_noise": "exploration_noise",
+    "batch_size": "n_minibatches",
+    "clip_range_vf": "clip_value",
+    "ent_coef": "alpha",
+    "exploration_fraction": "exploration_steps",
+    "lstm_hidden_size": "lstm_size",
+    "policy_delay": "actor_update_interval",
+    "target_noise_clip": "noise_clip",
+    "target_policy_noise": "target_noise",
+    "top_quantiles_to_drop_per_net": "dropped_quantiles",
+}
 #: what the code of others (environments, wrappers, modules) may raise without ending our process
 FOREIGN = (Exception, SystemExit, GeneratorExit)
 
@@ -105,6 +118,8 @@ def did_you_mean(name: str, options: Iterable[str], in_full: Mapping[str, str] |
     full = in_full or {}
     choices = sorted(options)
     near = difflib.get_close_matches(name[:MOST_SHOWN], choices, n=3, cutoff=0.0)
+    if HABITS.get(name) in choices:
+        return f"; did you mean '{full.get(HABITS[name], HABITS[name])}'?"
     if difflib.get_close_matches(name[:MOST_SHOWN], near[:1], cutoff=0.6):
         return f"; did you mean '{full.get(near[0], near[0])}'?"
     if len(choices) <= MOST_CHOICES_SHOWN:

@@ -79,6 +79,18 @@ class ValueRangeConfig(StrictModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _initial_value_is_possible(self) -> Self:
+        initial = getattr(self, "initial_value", None)  # of QLearningConfig, beside which this stands
+        if self.value_range is not None and initial is not None:
+            smallest, largest = self.value_range
+            if not smallest <= initial <= largest:
+                raise ValueError(
+                    f"initial_value ({initial}) must be within value_range ({smallest} to {largest}), the possible returns: "
+                    "choose one of these as initial_value, or widen value_range"
+                )
+        return self
+
     def clip_values(self, value: Tensor) -> Tensor:
         """Bootstrap values within the range of possible returns (Andrychowicz et al., arXiv:1707.01495, clip targets so)."""
         return value if self.value_range is None else value.clamp(*self.value_range)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +63,20 @@ class ActingAgent(ABC):
         deterministic: bool = True,
         max_episode_steps: int | None = None,
         render: bool = False,
+        video: str | Path | None = None,
         progress: bool = False,
     ) -> EvaluationResult:
         """Whole episodes of the policy, on environments and seeds that training never sees; each ``seed`` has its own.
 
         An episode is stopped after ``max_episode_steps`` (default: the setting ``eval.max_episode_steps``). If not
         ``deterministic``, the policy explores as it does in training. With ``render`` the episodes are shown on the screen.
+        ``video`` (.gif or .mp4) gets a film of the first one; if it cannot be written, the ``failure`` of the result's
+        ``film`` says why.
         """
         shown = choose_progress() if progress else Progress()
         own_pool = self._trainer is None and self._policy is not None  # a loaded agent needs only its policy and config
-        if own_pool or render or seed is not None or not deterministic:
+        film = self.film(video, seed=seed) if render and video is not None else None  # an environment draws in one way
+        if own_pool or render or video is not None or seed is not None or not deterministic:
             config = self.config if seed is None else self.config.with_values(seed=seed)
             rng = None if deterministic else RandomStreams(config.seed)["predict"]
             self._require_trusted_env()
@@ -83,13 +88,14 @@ class ActingAgent(ABC):
                 limit=EpisodeLimit(max_episode_steps or config.eval.max_episode_steps, config.env_id),
                 rng=rng,
                 render=render,
+                video=None if video is None else Path(video),
                 env_steps=self._env_steps(),
                 shown=shown,
             )
         else:
             result = self._get_trainer().evaluate(Extent(episodes, max_episode_steps))
         assert result is not None
-        return result
+        return result if film is None else replace(result, film=film)
 
     def _require_trusted_env(self) -> None:
         """Before an environment is made: its module may be one that only the checkpoint names."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rl_training.api.algorithms import ManagedAlgorithm, warn_caller
 from rl_training.api.environments import EnvLike
-from rl_training.api.signatures import with_signature
+from rl_training.api.signatures import MadeWhenUsed, with_signature
 from rl_training.experiment.registry import AlgorithmClass, algorithms, built_in, get_algorithm, name_of
 from rl_training.models.custom import NetworkFunction
 from rl_training.runtime.inference import load_policy
@@ -30,7 +30,7 @@ def _managed(algorithm: AlgorithmClass) -> type[ManagedAlgorithm]:
         "algorithm_class": algorithm,
         "__doc__": doc,
         "__module__": __name__,
-        "__init__": with_signature(ManagedAlgorithm.__init__, algorithm),
+        "__init__": MadeWhenUsed(lambda: with_signature(ManagedAlgorithm.__init__, algorithm)),
     }
     return type(algorithm.public_name, (ManagedAlgorithm,), members)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from rl_training.algorithms.policy import Policy
-from rl_training.envs.factory import EnvFactory, GivenEnv, RegisteredEnv, env_name
+from rl_training.envs.factory import AnyVectorEnv, EnvFactory, GivenEnv, RegisteredEnv, env_name
 from rl_training.envs.known import package_of
 from rl_training.envs.limit import EpisodeLimit
 from rl_training.errors import ConfigError, SpaceError
@@ -21,7 +22,7 @@ from rl_training.runtime.cadence import cpu_threads
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.setup import make_pool
-from rl_training.runtime.video import on_screen
+from rl_training.runtime.video import filming, on_screen
 from rl_training.types import SpaceSpec
 
 EnvLike = str | gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any] | EnvFactory
@@ -32,7 +33,9 @@ def describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
     if isinstance(env, str):
         return {"env_id": env}, None
     if isinstance(env, gym.vector.VectorEnv):
-        return {"env_id": env_name(env), "env_from_python": True, "num_envs": env.num_envs}, GivenEnv(env)
+        members = _described_by_spec(env) if env is env.unwrapped else None
+        named = {"env_id": env_name(env), "env_from_python": True} if members is None else {**members, "env_vector": True}
+        return {**named, "num_envs": env.num_envs}, GivenEnv(env)
     if isinstance(env, gym.Env):
         known = _described_by_spec(env)
         return known or {"env_id": env_name(env), "env_from_python": True}, GivenEnv(env)
@@ -41,8 +44,9 @@ def describe_env(env: EnvLike) -> tuple[dict[str, Any], EnvFactory | None]:
     raise ConfigError(f"env must be a Gymnasium id, an environment or a function that creates one, not {env!r}")
 
 
-def _described_by_spec(env: gym.Env[Any, Any]) -> dict[str, Any] | None:
-    """The config values of an environment that ``gym.make`` made, if these are all that it takes to make it again."""
+def _described_by_spec(env: gym.Env[Any, Any] | AnyVectorEnv) -> dict[str, Any] | None:
+    """The config values of an environment that ``gym.make`` made, or of the members of one that ``gym.make_vec`` made, if
+    these are all that it takes to make it again."""
     spec = env.spec
     if spec is None or spec.id not in gym.registry or spec.additional_wrappers:
         return None
@@ -51,6 +55,11 @@ def _described_by_spec(env: gym.Env[Any, Any]) -> dict[str, Any] | None:
         return None
     given = {key: value for key, value in spec.kwargs.items() if registered.kwargs.get(key, ...) != value}
     given.pop("render_mode", None)
+    if isinstance(env, gym.vector.VectorEnv):
+        if given.pop("max_episode_steps", spec.max_episode_steps) != spec.max_episode_steps or "wrappers" in given:
+            return None
+        for how in ("num_envs", "vectorization_mode", "vector_kwargs"):
+            given.pop(how, None)
     try:
         require_plain(given, "env_kwargs")
     except ConfigError:
@@ -77,16 +86,27 @@ def evaluate_apart(
     limit: EpisodeLimit,
     rng: np.random.Generator | None,
     render: bool,
+    video: Path | None,
     env_steps: int,
     shown: Progress,
 ) -> EvaluationResult | None:
     """An evaluation on environments of its own."""
-    made_by, num_envs = (on_screen(config, factory), 1) if render else (factory, min(config.eval.num_envs, episodes))
-    make = functools.partial(make_pool, config, made_by, FINAL_EPISODES, num_envs)
-    with contextlib.closing(make(recorded=policy.spec.observation)) as pool:
+    with contextlib.ExitStack() as stack:
+        made_by, num_envs, film = factory, min(config.eval.num_envs, episodes), None
+        if render:
+            made_by, num_envs = on_screen(config, factory), 1
+        elif video is not None:
+            film, made_by = stack.enter_context(filming(config, factory, video))
+        pool = make_pool(config, made_by, FINAL_EPISODES, num_envs, recorded=policy.spec.observation)
+        stack.enter_context(contextlib.closing(pool))
         require_spaces(policy, pool.spec)
+        if film is not None:
+            film.running = True
         with cpu_threads(config.threads), shown:
-            return evaluate_policy(policy, pool, episodes, limit=limit, rng=rng, env_steps=env_steps, watch=shown.evaluating)
+            result = evaluate_policy(
+                policy, pool, episodes, limit=limit, rng=rng, env_steps=env_steps, watch=shown.evaluating
+            )
+    return result and replace(result, film=film)
 
 
 def require_spaces(policy: Policy, spec: SpaceSpec) -> None:

@@ -18,7 +18,7 @@ from rl_training.experiment.registry import AlgorithmClass, name_of
 from rl_training.experiment.settings import Setting, groups_of, settings_of
 
 #: Settings of ``TrainConfig`` that are not arguments: the class and ``env`` determine them.
-IMPLIED = frozenset({"algo", "env_id", "env_from_python", "algo_kwargs"})
+IMPLIED = frozenset({"algo", "env_id", "env_from_python", "env_vector", "algo_kwargs"})
 #: The arguments of every constructor that are not settings.
 FURTHER = (
     Setting(
@@ -63,6 +63,21 @@ def with_signature(init: Callable[..., None], algorithm: AlgorithmClass) -> Call
     constructor.__signature__ = inspect.Signature(given, return_annotation=None)  # type: ignore[attr-defined]
     constructor.__doc__ = "\n".join([f"env: {_ENV}", *(one.python_line() for one in parameters)])
     return constructor
+
+
+class MadeWhenUsed:
+    """A method of a class that is made when it is first asked for: a signature takes time, which an agent that is loaded
+    need not spend."""
+
+    def __init__(self, make: Callable[[], Callable[..., None]]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        setattr(self._owner, self._name, self._make())  # in place of this
+        return getattr(owner if instance is None else instance, self._name)
 
 
 def sorted_settings(algorithm: AlgorithmClass, settings: Mapping[str, Any]) -> dict[str, Any]:

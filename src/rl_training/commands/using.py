@@ -25,16 +25,17 @@ def eval_command(arguments: argparse.Namespace) -> int:
         from rl_training.api import load_agent
 
     with load_agent(arguments.path, trust_modules=arguments.trust_modules) as agent:
-        film = None if arguments.video is None else agent.film(arguments.video, seed=arguments.seed)
         result = agent.evaluate(
             arguments.episodes,
             max_episode_steps=arguments.max_episode_steps,
             seed=arguments.seed,
             deterministic=not arguments.stochastic,
             render=arguments.render,
+            video=arguments.video,
             progress=True,
         )
-    if film is not None:
+    film = result.film
+    if film is not None and film.failure is None:
         extent = f"the first {film.seconds:.0f} s" if film.cut else f"{film.seconds:.1f} s"
         print(f"recorded {extent} of the first episode to {arguments.video}", file=sys.stderr)
     if arguments.json:
@@ -46,6 +47,8 @@ def eval_command(arguments: argparse.Namespace) -> int:
             f"(min {shown['return_min']:.1f}, max {shown['return_max']:.1f}, mean length {shown['length_mean']:.1f}"
             f"{success_of(result)})"
         )
+    if film is not None and film.failure is not None:
+        raise film.failure
     return 0
 
 

@@ -34,9 +34,9 @@ from rl_training.algorithms.config import (
 )
 from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel, current_name, with_current_names
 from rl_training.envs.wrappers import spelled_out, wrapper_problem
-from rl_training.errors import FOREIGN, MOST_SHOWN, ConfigError, RLTrainingError, described, did_you_mean, shown
+from rl_training.errors import FOREIGN, MOST_SHOWN, ConfigError, RLTrainingError, described, did_you_mean, either, shown
 from rl_training.experiment.collectors import CollectorsConfig
-from rl_training.experiment.packaged import packaged_configs
+from rl_training.experiment.packaged import configs_of, packaged_configs
 from rl_training.experiment.plain_data import parse_yaml as parse_yaml
 from rl_training.experiment.plain_data import require_plain, yaml_text
 from rl_training.experiment.registry import AlgorithmClass, canonical_name, get_algorithm
@@ -64,6 +64,11 @@ class TrainConfig(StrictModel):
     algo: str = Field(description="name of the algorithm")
     env_id: str = Field(description="Gymnasium id, module:id, module:Class or file.py:Class")
     env_from_python: bool = Field(False, description="the environment was passed from Python, so no file can hold it")
+    env_vector: bool = Field(
+        False,
+        description="training is on a vector environment that was passed from Python; env_id and env_kwargs make one of its "
+        "members, for evaluation",
+    )
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment")
     env_workers: Literal["inline", "subprocess"] = Field(
         "inline", description="where environments run", json_schema_extra=MAY_CHANGE
@@ -297,7 +302,9 @@ def load_config_file(name_or_path: str) -> dict[str, Any]:
     else:
         try:
             if path.suffix not in (".yaml", ".yml") and not path.is_file():
-                raise ConfigError(f"unknown config {shown(name_or_path)}{did_you_mean(name_or_path, packaged)}")
+                meant = [] if "/" in name_or_path else configs_of(name_or_path[:MOST_SHOWN])
+                near = f"; did you mean {either(meant)}?" if meant else did_you_mean(name_or_path, packaged)
+                raise ConfigError(f"unknown config {shown(name_or_path)}{near}")
             text = path.read_text("utf-8")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from rl_training.experiment.files import open_regular
 
 try:
@@ -23,6 +21,8 @@ class Lock:
         self._file = os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT), "r+b")
         self._other = None
         if fcntl is None:
+            from filelock import FileLock  # only where it is needed: it brings sqlite and asyncio
+
             self._file.close()
             self._other = FileLock(path, thread_local=False)
 
@@ -33,7 +33,7 @@ class Lock:
                 self._other.acquire(blocking=False)
             else:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, Timeout):
+        except (BlockingIOError, TimeoutError):  # filelock's Timeout is one
             return False
         return True
 

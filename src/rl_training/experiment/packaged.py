@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from itertools import takewhile
@@ -17,6 +18,16 @@ EXPECTED = _ASSETS / "expected.json"
 def packaged_configs() -> dict[str, Path]:
     """The config files by name, such as ``dqn/cartpole``."""
     return {file.relative_to(_ROOT).with_suffix("").as_posix(): file for file in sorted(_ROOT.glob("*/*.yaml"))}
+
+
+def configs_of(word: str) -> list[str]:
+    """The configs for a task or of an algorithm, which may be misspelt or an environment's id; none if it is like nothing."""
+    groups: dict[str, list[str]] = {}
+    for config in packaged_configs():
+        for part in config.split("/"):
+            groups.setdefault(part, []).append(config)
+    near = difflib.get_close_matches(re.sub(r"-v\d+$", "", word).lower(), groups, n=1)
+    return groups[near[0]] if near else []
 
 
 def about(config: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from rl_training.envs.pool import EnvPool, Episode
 from rl_training.envs.vector_pool import VectorEnvPool
 from rl_training.rng import FINAL_EPISODES
 from rl_training.types import Carry
+
+if TYPE_CHECKING:
+    from rl_training.runtime.video import Film
 
 
 class Extent(NamedTuple):
@@ -33,6 +36,7 @@ class EvaluationResult:
     lengths: list[int]
     successes: list[float] = field(default_factory=list)
     steps: int = 0  # env steps that the evaluation took, with those of episodes that were left out
+    film: Film | None = None  # of the first episode, if a video was asked for
 
     @property
     def mean_return(self) -> float:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import struct
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.errors import MissingExtraError
+from rl_training.errors import ConfigError, MissingExtraError, described
 
 Frame = NDArray[np.uint8]  # (height, width, colour)
 FORMATS = (".gif", ".mp4")
@@ -43,10 +47,14 @@ class GifFile:
     def add(self, frame: Frame) -> None:
         from PIL import Image
 
-        rows, columns = (slice(None), slice(None)) if self._last is None else _changed(frame, self._last)
-        self._last = frame
+        if self._last is None:
+            rows, columns = slice(None), slice(None)
+            self._last = frame.copy(order="K")
+        else:
+            rows, columns = _changed(frame, self._last)
         changed = frame[rows, columns]
         if changed.size:
+            self._last[rows, columns] = changed  # a copy: the environment may draw the next frame into the same array
             self._write_waiting()
             picture = Image.fromarray(np.ascontiguousarray(changed)).quantize(256, dither=Image.Dither.NONE)
             self._waiting = picture, (columns.start or 0, rows.start or 0), self._duration
@@ -84,26 +92,79 @@ def _span(marked: NDArray[np.bool_]) -> slice:
     return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
 
 
+#: The encoders of an MP4, best first, with their options. Every build of ffmpeg has the last; not all players have it.
+ENCODERS = {
+    "libx264": ["-preset", "ultrafast", "-crf", "25"],
+    "libopenh264": ["-b:v", "1M"],
+    "mpeg4": ["-q:v", "4"],
+}
+
+
 class Mp4File:
     """An MP4, encoded by a process of ffmpeg."""
 
     def __init__(self, path: Path, size: tuple[int, int], fps: float) -> None:
-        # If the codec were not named, three more processes would look for the best one. The preset takes the least time.
-        options = {"codec": "libx264", "macro_block_size": 2, "output_params": ["-preset", "ultrafast"]}
-        self._writer = load_ffmpeg().write_frames(str(path), size, fps=fps, **options)
-        self._writer.send(None)
+        program, encoder = find_encoder()
+        frames = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{size[0]}x{size[1]}", "-r", str(fps), "-i", "pipe:0"]
+        even = [] if size[0] % 2 == size[1] % 2 == 0 else ["-vf", f"scale={-(-size[0] // 2) * 2}:{-(-size[1] // 2) * 2}"]
+        encoded = [*even, "-c:v", encoder, *ENCODERS[encoder], "-pix_fmt", "yuv420p", "-sws_flags", "neighbor"]  # the fastest
+        self._path, self._program = path, program
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
+        self._process = subprocess.Popen(
+            [program, "-y", "-v", "error", *frames, *encoded, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+            start_new_session=True,  # Ctrl-C is for us: the file is ended by ``close``
+        )
+        assert self._process.stdin is not None
+        self._pipe = self._process.stdin
 
     def add(self, frame: Frame) -> None:
-        self._writer.send(np.ascontiguousarray(frame))
+        try:
+            self._pipe.write(np.ascontiguousarray(frame).data)
+        except BrokenPipeError:
+            self.close()
 
     def close(self) -> None:
-        self._writer.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.close()
+        failed = self._process.wait() != 0
+        if not self._said.closed:
+            self._said.seek(0)
+            lines = self._said.read().decode(errors="replace").splitlines()
+            self._said.close()
+            if failed:
+                reason = next((line for line in reversed(lines) if line.strip()), "it gave no reason")
+                raise ConfigError(
+                    f"cannot write the video {self._path}: {self._program} failed: {reason}; write a .gif instead"
+                )
 
 
-def load_ffmpeg() -> Any:
-    """The package that brings ffmpeg."""
+def find_encoder() -> tuple[str, str]:
+    """The program ffmpeg, and the best of the encoders that it has."""
     try:
         import imageio_ffmpeg
     except ImportError as error:
         raise MissingExtraError("imageio-ffmpeg", "video") from error
-    return imageio_ffmpeg
+    try:
+        program = str(imageio_ffmpeg.get_ffmpeg_exe())
+        return program, _encoder_of(program)
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(
+            f"an .mp4 needs ffmpeg, which cannot be started ({described(error)}); write a .gif, or install ffmpeg or name it "
+            "in the environment variable IMAGEIO_FFMPEG_EXE"
+        ) from error
+
+
+@functools.cache
+def _encoder_of(program: str) -> str:
+    listed = subprocess.run([program, "-v", "error", "-encoders"], capture_output=True, text=True, check=False).stdout
+    names = {line.split()[1] for line in listed.splitlines() if len(line.split()) > 1}
+    for encoder in ENCODERS:
+        if encoder in names:
+            return encoder
+    raise ConfigError(
+        f"{program} has none of the encoders that an .mp4 can have here ({', '.join(ENCODERS)}); write a .gif, or name "
+        "another ffmpeg in the environment variable IMAGEIO_FFMPEG_EXE"
+    )

@@ -19,6 +19,7 @@ from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import FOREIGN, ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import fitted, get_algorithm
+from rl_training.rng import TRAINING_EPISODES
 from rl_training.types import ObservationSpec
 
 #: More threads than this, and than twice the processors, are a mistake: starting them could end the process.
@@ -45,6 +46,11 @@ def make_pool(
         raise ConfigError(
             f"this agent was trained on {config.env_id}, an environment that was passed from Python; pass it again as env= "
             "of load_agent, load or resume; the command line takes only environments with a name, such as module:Class"
+        )
+    if factory is None and config.env_vector and stream == TRAINING_EPISODES:
+        raise ConfigError(
+            f"this agent was trained on a vector environment of {config.env_id} that was passed from Python; to train it "
+            f"further, pass one again: resume(run, env=gym.make_vec('{config.env_id}', num_envs={config.num_envs}))"
         )
     if isinstance(factory, GivenEnv) and (workers == "subprocess" or config.env_fresh):
         raise ConfigError(
