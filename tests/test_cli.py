@@ -8,7 +8,6 @@ import re
 import select
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -186,30 +185,6 @@ def test_predict_answers_each_line_before_the_next_is_sent(run: Path, tmp_path: 
             assert process.stdout.readline() in ("0\n", "1\n")
         process.stdin.close()
         assert process.wait(PATIENCE) == 0
-
-
-QUICK = """
-import atexit, sys
-from rl_training.cli import run
-class Late:
-    def __del__(self, say=print): say("taken apart")
-late = Late()
-atexit.register(print, "the end")
-raise SystemExit(run())
-"""
-
-
-def test_predict_ends_quickly_but_leaves_nothing_out(run: Path) -> None:
-    """A fresh interpreter: what is registered for its end is done, and all output is written, also to a pipe."""
-    lines = f"{json.dumps(OBS)}\n" * 500
-    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": PATIENCE}
-    command = [sys.executable, "-c", QUICK, "predict"]
-    ended = subprocess.run([*command, str(run)], input=lines, **options)
-    *actions, last = ended.stdout.splitlines()
-    assert (ended.returncode, len(actions), last) == (0, 500, "the end"), ended.stderr
-    ended = subprocess.run([*command, "nowhere", "--obs", "[0]"], **options)
-    assert (ended.returncode, ended.stdout) == (2, "the end\n")
-    assert "error: " in ended.stderr
 
 
 def test_export_writes_an_onnx_that_acts_alike(

@@ -1,6 +1,6 @@
 """``python -m rl_training``."""
 
-from rl_training.cli import run
+from rl_training.cli import main
 
 if __name__ == "__main__":
-    raise SystemExit(run())
+    raise SystemExit(main())

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import atexit
-import contextlib
 import errno
 import os
 import re
 import shlex
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,25 +23,10 @@ from rl_training.tracebacks import frames_of
 
 USER_ERROR = 2
 DIVERGED = 3
-#: Commands that have closed and written everything when they return.
-QUICKLY_ENDED = (["eval"], ["predict"])
 #: The address space that loading torch takes; with less, it would fail somewhere inside.
 LEAST_ADDRESSES = 800_000_000
 #: What switches the colour of a terminal: Gymnasium's warnings have colours, and a "WARN: " of their own.
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def run() -> int:
-    """The program ``rl-training``: ``main``, and for commands that leave nothing behind a quick end. Taking apart all modules
-    that torch has brought would take them a sixth of a second; what is registered for the end of the process is done."""
-    code = main()
-    if sys.argv[1:2] in QUICKLY_ENDED and threading.active_count() == 1:
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
-                stream.flush()
-        os._exit(code)
-    return code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
