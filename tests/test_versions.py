@@ -30,7 +30,8 @@ def test_processes_take_turns_until_all_have_ended(tmp_path: Path) -> None:
     assert [process.returncode for process in processes] == [0, 0]
     first, second = ([float(line) for line in output.read_text().split()] for output in outputs)
     assert len(first) == len(second) == 100
-    assert first[0] < second[-1] and second[0] < first[-1]  # not one after the other
+    assert first[0] < second[-1], "one after the other"
+    assert second[0] < first[-1], "one after the other"
 
 
 def test_an_interruption_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
