@@ -227,11 +227,11 @@ def stored_steps(trainer: Trainer) -> list[tuple[int, int]]:
 def assert_each_once_and_in_order(trainer: Trainer) -> None:
     stored = stored_steps(trainer)
     assert len(stored) == len(set(stored)) == trainer.env_steps, "steps are lost or doubled"
-    played = 0
+    played, known = 0, {seed for seed, _ in stored}
     for env in range(8):
         seeds = (derive_seed(trainer.config.seed, "env", env, number) % (1 << 24) for number in itertools.count())
-        episodes = list(itertools.takewhile({seed for seed, _ in stored}.__contains__, seeds))
-        own = [step for step in stored if step[0] in set(episodes)]
+        episodes = dict.fromkeys(itertools.takewhile(known.__contains__, seeds))
+        own = [step for step in stored if step[0] in episodes]
         assert own == [(seed, number) for seed in episodes for number in range(7)][: len(own)]
         played += len(own)
     assert played == len(stored)

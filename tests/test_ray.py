@@ -21,11 +21,13 @@ from moments import PATIENCE, finish
 from test_collectors import assert_each_once_and_in_order, fingerprint, free_config, stretch_config, trained
 
 from rl_training.cli import main
+from rl_training.envs.pool import Episode
 from rl_training.errors import ConfigError, RLTrainingError
 from rl_training.experiment import aggregate
 from rl_training.runtime import ray_collectors
 from rl_training.runtime.ray_cluster import connected
 from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.trainer import Trainer
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow  # starting Ray takes 10 to 20 seconds
@@ -80,11 +82,24 @@ def test_collectors_on_ray_that_are_killed_leave_no_trace(ray: Any, name: str, m
     assert_no_trace(name, mode, tmp_path)
 
 
+class BothHeard:
+    """Stops a run when both collectors have ended an episode after one of them was started again."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer, self._heard = trainer, set[int]()
+
+    def on_episode(self, episode: Episode) -> str | None:
+        time.sleep(0.02)  # the other one plays on meanwhile, and could fill any replay
+        if self._trainer.collector.restarts:  # type: ignore[union-attr]
+            self._heard.add(episode.env_index // 4)
+        return "both are heard" if self._heard == {0, 1} else None
+
+
 def test_free_collectors_on_ray_lose_and_double_no_step(ray: Any, tmp_path: Path) -> None:
     (tmp_path / "deaths").write_text("31")
-    trainer = start_training(free_config(tmp_path / "run", tmp_path / "deaths", 260, kind="ray", count=2), command="test")
+    trainer = start_training(free_config(tmp_path / "run", tmp_path / "deaths", 500_000, kind="ray", count=2), command="test")
     try:
-        trainer.train()
+        trainer.train(callbacks=[BothHeard(trainer)], evaluate=False)
         assert_each_once_and_in_order(trainer)
         assert trainer.collector.restarts == 1  # type: ignore[union-attr]
     finally:
@@ -94,7 +109,7 @@ def test_free_collectors_on_ray_lose_and_double_no_step(ray: Any, tmp_path: Path
 class Terminating:
     """Sends this process SIGTERM, as a cluster does that wants its nodes back."""
 
-    def on_episode(self, episode: Any) -> None:
+    def on_episode(self, episode: Episode) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
