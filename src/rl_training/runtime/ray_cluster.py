@@ -23,6 +23,7 @@ from typing import Any
 
 from rl_training.errors import ConfigError, MissingExtraError, RLTrainingError, one_line
 from rl_training.runtime.ray_actor import Actor
+from rl_training.runtime.ray_watchdog import watchdog
 
 #: The settings of an instance that we start: no dashboard, nothing on our standard output, no statistics for Ray's makers.
 QUIET: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
@@ -44,18 +45,19 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
     starts an instance with these ``options``, which ends with the block. A connection that the user's own program has made
     is used as it is."""
     require_ray()
-    with _variables({} if address is not None else _own_variables()):
+    with contextlib.ExitStack() as watched, _variables({} if address is not None else _own_variables()):
         import ray
 
         if ray.is_initialized():
             yield ray
             return
         _require_listening(address)
+        mark = watched.enter_context(watchdog()) if address is None else {}
         try:
             # Ray would advise against authentication, and say that only the main thread can give it a handler of SIGTERM.
             for name in ("authentication", "worker"):
                 logging.getLogger(f"ray._private.{name}").setLevel(logging.ERROR)
-            with _sigterm_kept():
+            with _sigterm_kept(), _variables(mark):
                 ray.init(**({"address": "local", **options} if address is None else {"address": address}), **QUIET)
         except Exception as error:  # Ray raises anything, also plain exceptions
             raise ConfigError(_why_not(address, error)) from error
