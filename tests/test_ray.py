@@ -167,6 +167,15 @@ def test_an_address_where_nothing_answers(place: Path) -> None:
     assert not Path("run").exists()
 
 
+def test_an_instance_that_cannot_start_is_one_sentence(place: Path) -> None:
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", collectors={"kind": "ray"})))
+    unwritable = {**os.environ, "RAY_TMPDIR": "/proc/nowhere"}
+    done = finish("train", "--config", "tiny.yaml", "--output-dir", "run", env=unwritable)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: Ray could not be started on this machine (")
+
+
 def test_the_connection_that_was_made_early_is_used_if_it_fits(ray: Any, tmp_path: Path) -> None:
     start_ray_early(None, ["collectors.kind=ray"])
     start_ray_early(None, ["collectors.kind=ray", "collectors.count=2"])

@@ -96,8 +96,7 @@ class CollectorFactory:
         assert self._cluster is not None
         self._unused.detach()
         leaving.callback(self._cluster.close)
-        if not self._cluster.starts:
-            self._cluster.ray  # noqa: B018 - a cluster that does not fit is refused before the run has a directory
+        self._cluster.require()  # before the run has a directory
         return ray_handles(self._setups, self._cluster)
 
 

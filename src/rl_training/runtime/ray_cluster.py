@@ -79,9 +79,7 @@ class Cluster:
         require_ray()
         with _variables({} if address is not None else _own_variables()):
             import ray  # not in the thread: two threads that import the same modules may find them half made
-        self.starts = (
-            address is None and not ray.is_initialized()
-        )  # whether an instance is started, of which no more is asked
+        self._starts = address is None and not ray.is_initialized()  # an instance of ours
         self._made, self._left = threading.Event(), threading.Event()
         self._ray: Any = None
         self._error: Exception | None = None
@@ -96,6 +94,11 @@ class Cluster:
         if self._error is not None:
             raise self._error
         return self._ray
+
+    def require(self) -> None:
+        """Raises if the cluster is known not to fit. An instance of ours, which has what it needs, is not waited for."""
+        if not self._starts or self._made.is_set():
+            self.ray  # noqa: B018 - raises
 
     def actor(self) -> Any:
         """An actor that has not begun: one of those that were started with the connection, or else a new one."""

@@ -11,22 +11,24 @@ import secrets
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 #: in the environment of the processes of an instance, by which they are found
 MARK = "RL_TRAINING_RAY"
-#: Waits until the trainer has ended, which holds the other end of the pipe, and then gives Ray some seconds to end by itself.
-#: Only Ray's processes are meant, not others that the trainer starts while Ray does.
+#: Waits for a line from the trainer, which has then ended Ray itself. If there is none, the trainer was killed, and Ray gets
+#: some seconds to end by itself. Only Ray's processes are meant, not others that the trainer starts while Ray does. They are
+#: looked for more than once, since a look at a process may fail.
 SCRIPT = f"""
-cat > /dev/null
-for second in $(seq $1) last; do
-    left=
+read -r over && exit
+found=
+for second in $(seq $((3 * $1))); do
     for file in $(grep -ls "{MARK}=$0" /proc/[0-9]*/environ); do
-        grep -qs -e ray:: -e /ray/ "${{file%environ}}cmdline" && left="$left $(basename "${{file%/environ}}")"
+        process=${{file#/proc/}}
+        found="$found ${{process%/environ}}"
     done
-    [ -z "$left" ] && exit
-    [ $second = last ] && kill -KILL $left && exit
+    for process in $found; do
+        [ "$second" -gt "$1" ] && grep -qs -e ray:: -e /ray/ "/proc/$process/cmdline" && kill -KILL "$process"
+    done
     sleep 1
 done
 """
@@ -51,6 +53,5 @@ def watchdog(grace: int = 5) -> Iterator[dict[str, str]]:
     try:
         yield {MARK: name}
     finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        threading.Thread(target=process.wait, daemon=True).start()  # it may look after Ray for some seconds
+        with contextlib.suppress(OSError):  # it was killed
+            process.communicate(b"over\n")
