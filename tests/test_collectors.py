@@ -24,7 +24,7 @@ from rl_training.errors import CollectorError, ConfigError, EnvironmentFault
 from rl_training.experiment.changes import with_overrides
 from rl_training.experiment.config import TrainConfig
 from rl_training.rng import derive_seed
-from rl_training.runtime import ray_collectors
+from rl_training.runtime import ray_actor
 from rl_training.runtime.episodes import EpisodeStatistics
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.sessions import resume_training, start_training
@@ -227,11 +227,11 @@ def stored_steps(trainer: Trainer) -> list[tuple[int, int]]:
 def assert_each_once_and_in_order(trainer: Trainer) -> None:
     stored = stored_steps(trainer)
     assert len(stored) == len(set(stored)) == trainer.env_steps, "steps are lost or doubled"
-    played = 0
+    played, known = 0, {seed for seed, _ in stored}
     for env in range(8):
         seeds = (derive_seed(trainer.config.seed, "env", env, number) % (1 << 24) for number in itertools.count())
-        episodes = list(itertools.takewhile({seed for seed, _ in stored}.__contains__, seeds))
-        own = [step for step in stored if step[0] in set(episodes)]
+        episodes = dict.fromkeys(itertools.takewhile(known.__contains__, seeds))
+        own = [step for step in stored if step[0] in episodes]
         assert own == [(seed, number) for seed in episodes for number in range(7)][: len(own)]
         played += len(own)
     assert played == len(stored)
@@ -313,13 +313,14 @@ def test_the_returns_of_those_that_explore_least_are_logged(tmp_path: Path) -> N
     assert "return_mean_lowest_epsilon" not in EpisodeStatistics.of(stretch_config("dqn", tmp_path)).metrics()
 
 
-@pytest.mark.parametrize(("within", "form"), [(ray_collectors.WITHIN_MESSAGE, bytes), (10, Reply)])
+@pytest.mark.parametrize(("within", "form"), [(ray_actor.WITHIN_MESSAGE, bytes), (10, Reply)])
 def test_an_actor_of_ray_packs_a_reply_unless_it_is_large(
     within: int, form: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_collectors, "WITHIN_MESSAGE", within)
+    monkeypatch.setattr(ray_actor, "WITHIN_MESSAGE", within)
     config = stretch_config("dqn", tmp_path)
-    server = ray_collectors.Actor(Setup(config, None, None, Place(0, 2, 2)).to_bytes(), None)
+    server = ray_actor.Actor()
+    server.begin(Setup(config, None, None, Place(0, 2, 2)).to_bytes(), None)
     packed = server.play(pickle.dumps(Call(0, 8, 0, None)), None, __version__)
     assert isinstance(packed, form)
     reply = pickle.loads(packed) if isinstance(packed, bytes) else packed
@@ -327,7 +328,7 @@ def test_an_actor_of_ray_packs_a_reply_unless_it_is_large(
     assert reply.error is None
     assert reply.answer is not None
     assert reply.answer.env_steps == 16
-    assert ray_collectors.Actor(b"", None).play(b"", None, "9.9.9") == __version__
+    assert ray_actor.Actor().play(b"", None, "9.9.9") == __version__
 
 
 @pytest.mark.parametrize("processes", ["collectors={'kind': 'process', 'count': 2}", "env_workers='subprocess'"])

@@ -1,31 +1,48 @@
-"""Work on Ray: one instance for all of these tests, with real processes that are really killed."""
+"""The core of what runs on Ray: one instance for all of these tests, with real processes that are really killed.
+
+It is a part of CI, so it stays well below two minutes on two cores. Each collector is a process that imports torch: what
+needs more of them is in ``test_ray_jobs.py``, ``test_ray_registry.py`` and ``test_ray_clusters.py``.
+"""
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import env_of_tests, final_fingerprint, tiny_values
-from moments import finish
-from test_collectors import stretch_config, trained
+from conftest import tiny_values
+from moments import PATIENCE, finish
+from test_collectors import assert_each_once_and_in_order, fingerprint, free_config, stretch_config, trained
 
-from rl_training.bench.store import load_results
 from rl_training.cli import main
+from rl_training.commands.early import start_ray_early
+from rl_training.envs.pool import Episode
 from rl_training.errors import ConfigError, RLTrainingError
 from rl_training.experiment import aggregate
-from rl_training.runtime import ray_collectors
-from rl_training.runtime.ray_cluster import connected
+from rl_training.runtime import ray_cluster, ray_collectors
+from rl_training.runtime.ray_cluster import cluster_for, connected
+from rl_training.runtime.sessions import resume_training, start_training
+from rl_training.runtime.trainer import Trainer
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow  # starting Ray takes 10 to 20 seconds
 
 CPUS = 3
+#: Settings of Ray on a machine that may be slow and busy. Its processes are polite by default, and would get nothing of it.
+UNHURRIED = {
+    "RAY_worker_niceness": "0",
+    "RAY_raylet_start_wait_time_s": "600",
+    "RAY_worker_register_timeout_seconds": "600",
+    "RAY_gcs_rpc_server_connect_timeout_s": "60",
+    "RAY_health_check_timeout_ms": "120000",
+}
 
 
 def assert_no_trace(name: str, mode: str, folder: Path) -> None:
@@ -39,10 +56,11 @@ def assert_no_trace(name: str, mode: str, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    # As polite as Ray's processes are by default, they get nothing of a busy machine.
-    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (Ray's own spelling)
-    with connected(None, num_cpus=CPUS) as module:
-        yield module
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in UNHURRIED.items():
+            patch.setenv(name, value)
+        with connected(None, num_cpus=CPUS) as module:
+            yield module
 
 
 @pytest.fixture(autouse=True)
@@ -50,32 +68,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(aggregate, "RESAMPLES", 50)
     return tmp_path
-
-
-def test_a_bench_on_ray_survives_the_death_of_a_task(ray: Any, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    env = {**env_of_tests("dqn", "Mortal"), "env_kwargs": {"deaths": str(place / "deaths"), "whom": "parent"}}
-    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", **env)))
-    main(["train", "--config", "tiny.yaml", "--output-dir", "whole", "--quiet"])
-    Path("deaths").write_text("150")
-    assert main(["bench", "tiny.yaml", "--seeds", "1", "--runs", "runs", "--ray"]) == 0
-    shown = capsys.readouterr()
-    assert "[1/1] tiny.yaml seed 0: " in shown.err
-    assert not Path("deaths").read_text(), "no task was killed"
-    assert list(load_results(Path("runs/learning.json"))["tiny.yaml"]) == ["0"]
-    assert final_fingerprint(Path("runs/tiny/seed0")) == final_fingerprint(Path("whole"))
-
-
-def test_a_tune_on_ray_is_the_tune_here(ray: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("optuna")
-    ranges = {"algo_kwargs.learning_rate": {"log": [1e-4, 1e-2]}}
-    Path("tiny.yaml").write_text(yaml.safe_dump({**tiny_values("dqn"), "tune": ranges}))
-    command = ["tune", "tiny.yaml", "--trials", "1", "--finalists", "0", "--confirm", "1", "--output-dir"]
-    assert main([*command, "here"]) == 0
-    assert main([*command, "there", "--ray"]) == 0
-    here, there = (json.loads(Path(folder, "results.json").read_text()) for folder in ("here", "there"))
-    for name in ("score", "settings", "trials"):
-        assert there[name] == here[name]
-    assert there["confirmed"]["200"]["return"] == here["confirmed"]["200"]["return"]
 
 
 def test_a_failing_task_is_named_in_one_line(ray: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,29 +79,67 @@ def test_a_failing_task_is_named_in_one_line(ray: Any, capsys: pytest.CaptureFix
     assert "no_such_module" in failures[0]
 
 
-@pytest.mark.parametrize(("name", "mode"), [("dqn", "pipelined"), ("ppo", "lockstep"), ("r2d2", "lockstep")])
+@pytest.mark.parametrize(("name", "mode"), [("r2d2", "lockstep"), ("dqn", "pipelined")])
 def test_collectors_on_ray_that_are_killed_leave_no_trace(ray: Any, name: str, mode: str, tmp_path: Path) -> None:
     assert_no_trace(name, mode, tmp_path)
 
 
-def test_large_weights_go_through_the_object_store(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored: list[bytes] = []
-    put = ray.put
+class BothHeard:
+    """Stops a run when both collectors have ended an episode after one of them was started again."""
 
-    def noted(value: bytes) -> Any:
-        stored.append(value)
-        return put(value)
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer, self._heard = trainer, set[int]()
 
-    monkeypatch.setattr(ray, "put", noted)
-    monkeypatch.setattr(ray_collectors, "WITHIN_MESSAGE", 10)
-    assert_no_trace("drqv2", "lockstep", tmp_path)
-    assert len(set(stored)) == len(stored) > 1, "once for all collectors"
+    def on_episode(self, episode: Episode) -> str | None:
+        time.sleep(0.02)  # the other one plays on meanwhile, and could fill any replay
+        if self._trainer.collector.restarts:  # type: ignore[union-attr]
+            self._heard.add(episode.env_index // 4)
+        return "both are heard" if self._heard == {0, 1} else None
+
+
+def test_free_collectors_on_ray_lose_and_double_no_step(ray: Any, tmp_path: Path) -> None:
+    (tmp_path / "deaths").write_text("31")
+    trainer = start_training(free_config(tmp_path / "run", tmp_path / "deaths", 500_000, kind="ray", count=2), command="test")
+    try:
+        trainer.train(callbacks=[BothHeard(trainer)], evaluate=False)
+        assert_each_once_and_in_order(trainer)
+        assert trainer.collector.restarts == 1  # type: ignore[union-attr]
+    finally:
+        trainer.close()
+
+
+class Terminating:
+    """Sends this process SIGTERM, as a cluster does that wants its nodes back."""
+
+    def on_episode(self, episode: Episode) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_run_that_is_stopped_is_saved_and_gives_its_cpus_back(ray: Any, tmp_path: Path) -> None:
+    config = stretch_config("dqn", tmp_path / "run", kind="ray", mode="pipelined")
+    trainer = start_training(config, command="test")
+    try:
+        result = trainer.train(callbacks=[Terminating()])
+    finally:
+        trainer.close()
+    assert result.interrupted_by == signal.SIGTERM
+    assert 0 < result.env_steps < config.total_timesteps
+    deadline = time.monotonic() + PATIENCE
+    while ray.available_resources().get("CPU") != CPUS:
+        assert time.monotonic() < deadline, "collectors are still there"
+        time.sleep(0.1)
+    inline = config.with_values(collectors=config.collectors.model_copy(update={"kind": "inline"}))
+    resumed = resume_training(tmp_path / "run", change=lambda _: inline, warn=pytest.fail)
+    resumed.train()
+    resumed.close()
+    whole, _ = trained(inline.with_values(output_dir=str(tmp_path / "whole")))
+    assert fingerprint(tmp_path / "run")["files"] == whole["files"]
 
 
 def test_a_module_that_the_nodes_cannot_import_is_named(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "only_here.py").write_text("from rl_training_test_envs import RandomWalkEnv as Walk\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    config = stretch_config("dqn", tmp_path / "run", kind="ray").with_values(env_id="only_here:Walk", env_kwargs={})
+    config = stretch_config("dqn", tmp_path / "run", kind="ray", count=1).with_values(env_id="only_here:Walk", env_kwargs={})
     with pytest.raises(RLTrainingError, match="only_here"):
         trained(config)
 
@@ -126,15 +156,38 @@ def test_a_full_object_store_is_named(ray: Any, tmp_path: Path, monkeypatch: pyt
         trained(stretch_config("dqn", tmp_path / "run", kind="ray"))
 
 
-def test_an_address_where_nothing_answers(tmp_path: Path) -> None:
+def test_an_address_where_nothing_answers(place: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ["bench", "tiny.yaml", "--seeds", "1", "--runs", "runs", "--ray", f"127.0.0.1:{port}"]
-    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
-    done = finish(*command)
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", collectors={"kind": "ray", "address": address})))
+    done = finish("train", "--config", "tiny.yaml", "--output-dir", "run")
     assert done.returncode == 2
-    assert f"nothing answers at the Ray address 127.0.0.1:{port}" in done.stderr
+    assert f"error: nothing answers at the Ray address {address}" in done.stderr.splitlines()[-1]
+    assert not Path("run").exists()
+
+
+def test_an_instance_that_cannot_start_is_one_sentence(place: Path) -> None:
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", collectors={"kind": "ray"})))
+    unwritable = {**os.environ, "RAY_TMPDIR": "/proc/nowhere"}
+    done = finish("train", "--config", "tiny.yaml", "--output-dir", "run", env=unwritable)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: Ray could not be started on this machine (")
+
+
+def test_the_connection_that_was_made_early_is_used_if_it_fits(ray: Any, tmp_path: Path) -> None:
+    start_ray_early(None, ["collectors.kind=ray"])
+    start_ray_early(None, ["collectors.kind=ray", "collectors.count=2"])
+    other, early = ray_cluster._early
+    assert cluster_for(None, 2, 1.0) is early
+    assert (early.ray, other.ray) == (ray, ray)
+    early.close()
+    later = cluster_for(None, 2, 1.0)
+    assert later is not other
+    later.close()
+    assert not ray_cluster._early
+    assert "Ray" not in [thread.name for thread in threading.enumerate()], "a connection is left"
 
 
 def test_too_few_cpus(ray: Any, tmp_path: Path) -> None:
