@@ -24,7 +24,7 @@ from rl_training.errors import CollectorError, ConfigError, EnvironmentFault
 from rl_training.experiment.changes import with_overrides
 from rl_training.experiment.config import TrainConfig
 from rl_training.rng import derive_seed
-from rl_training.runtime import ray_actor
+from rl_training.runtime import ray_collectors
 from rl_training.runtime.episodes import EpisodeStatistics
 from rl_training.runtime.learner import OffPolicyLearner
 from rl_training.runtime.sessions import resume_training, start_training
@@ -313,14 +313,13 @@ def test_the_returns_of_those_that_explore_least_are_logged(tmp_path: Path) -> N
     assert "return_mean_lowest_epsilon" not in EpisodeStatistics.of(stretch_config("dqn", tmp_path)).metrics()
 
 
-@pytest.mark.parametrize(("within", "form"), [(ray_actor.WITHIN_MESSAGE, bytes), (10, Reply)])
+@pytest.mark.parametrize(("within", "form"), [(ray_collectors.WITHIN_MESSAGE, bytes), (10, Reply)])
 def test_an_actor_of_ray_packs_a_reply_unless_it_is_large(
     within: int, form: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_actor, "WITHIN_MESSAGE", within)
+    monkeypatch.setattr(ray_collectors, "WITHIN_MESSAGE", within)
     config = stretch_config("dqn", tmp_path)
-    server = ray_actor.Actor()
-    server.begin(Setup(config, None, None, Place(0, 2, 2)).to_bytes(), None)
+    server = ray_collectors.Actor(Setup(config, None, None, Place(0, 2, 2)).to_bytes(), None)
     packed = server.play(pickle.dumps(Call(0, 8, 0, None)), None, __version__)
     assert isinstance(packed, form)
     reply = pickle.loads(packed) if isinstance(packed, bytes) else packed
@@ -328,7 +327,7 @@ def test_an_actor_of_ray_packs_a_reply_unless_it_is_large(
     assert reply.error is None
     assert reply.answer is not None
     assert reply.answer.env_steps == 16
-    assert ray_actor.Actor().play(b"", None, "9.9.9") == __version__
+    assert ray_collectors.Actor(b"", None).play(b"", None, "9.9.9") == __version__
 
 
 @pytest.mark.parametrize("processes", ["collectors={'kind': 'process', 'count': 2}", "env_workers='subprocess'"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +21,11 @@ from moments import PATIENCE, finish
 from test_collectors import assert_each_once_and_in_order, fingerprint, free_config, stretch_config, trained
 
 from rl_training.cli import main
-from rl_training.commands.early import start_ray_early
 from rl_training.envs.pool import Episode
 from rl_training.errors import ConfigError, RLTrainingError
 from rl_training.experiment import aggregate
-from rl_training.runtime import ray_cluster, ray_collectors
-from rl_training.runtime.ray_cluster import cluster_for, connected
+from rl_training.runtime import ray_collectors
+from rl_training.runtime.ray_cluster import connected
 from rl_training.runtime.sessions import resume_training, start_training
 from rl_training.runtime.trainer import Trainer
 
@@ -156,38 +154,15 @@ def test_a_full_object_store_is_named(ray: Any, tmp_path: Path, monkeypatch: pyt
         trained(stretch_config("dqn", tmp_path / "run", kind="ray"))
 
 
-def test_an_address_where_nothing_answers(place: Path) -> None:
+def test_an_address_where_nothing_answers(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", collectors={"kind": "ray", "address": address})))
-    done = finish("train", "--config", "tiny.yaml", "--output-dir", "run")
+        port = free.getsockname()[1]
+    command = ["bench", "tiny.yaml", "--seeds", "1", "--runs", "runs", "--ray", f"127.0.0.1:{port}"]
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn")))
+    done = finish(*command)
     assert done.returncode == 2
-    assert f"error: nothing answers at the Ray address {address}" in done.stderr.splitlines()[-1]
-    assert not Path("run").exists()
-
-
-def test_an_instance_that_cannot_start_is_one_sentence(place: Path) -> None:
-    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", collectors={"kind": "ray"})))
-    unwritable = {**os.environ, "RAY_TMPDIR": "/proc/nowhere"}
-    done = finish("train", "--config", "tiny.yaml", "--output-dir", "run", env=unwritable)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: Ray could not be started on this machine (")
-
-
-def test_the_connection_that_was_made_early_is_used_if_it_fits(ray: Any, tmp_path: Path) -> None:
-    start_ray_early(None, ["collectors.kind=ray"])
-    start_ray_early(None, ["collectors.kind=ray", "collectors.count=2"])
-    other, early = ray_cluster._early
-    assert cluster_for(None, 2, 1.0) is early
-    assert (early.ray, other.ray) == (ray, ray)
-    early.close()
-    later = cluster_for(None, 2, 1.0)
-    assert later is not other
-    later.close()
-    assert not ray_cluster._early
-    assert "Ray" not in [thread.name for thread in threading.enumerate()], "a connection is left"
+    assert f"nothing answers at the Ray address 127.0.0.1:{port}" in done.stderr
 
 
 def test_too_few_cpus(ray: Any, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from rl_training.commands.console import success_of, uncollected, warn
-from rl_training.commands.early import start_ray_early
 from rl_training.errors import ConfigError, counted
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 def train_command(arguments: argparse.Namespace) -> int:
     """Trains an agent from a config and the flags."""
-    start_ray_early(arguments.config, arguments.overrides)
     with uncollected():
         from rl_training.experiment.config import apply_overrides, load_config_data, resolve_config
         from rl_training.runtime.progress import choose_progress

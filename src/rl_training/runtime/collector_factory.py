@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rl_training.algorithms.policy import Policy
 from rl_training.envs.factory import EnvFactory, GivenEnv
@@ -17,33 +16,16 @@ from rl_training.runtime.cadence import PhaseTimer
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.collector_group import CollectorGroup
 from rl_training.runtime.collector_handles import Handle, InlineHandle, ProcessHandle
-from rl_training.runtime.ray_cluster import Cluster, cluster_for
 from rl_training.runtime.setup import make_pool
 from rl_training.runtime.stretch_collector import Place, Setup
 from rl_training.types import ObservationSpec
 
 
 class CollectorFactory:
-    """Makes the pool and the collectors of a run. Ray, which takes seconds to start, starts at once; ``note`` says so."""
+    """Makes the pool and the collectors of a run."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        factory: EnvFactory | None,
-        recorded: ObservationSpec | None,
-        note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, config: TrainConfig, factory: EnvFactory | None, recorded: ObservationSpec | None) -> None:
         self._config = config
-        self._cluster: Cluster | None = None
-        if config.collectors.kind == "ray":
-            address = config.collectors.address
-            note(
-                "starting Ray on this machine, which takes some seconds"
-                if address is None
-                else f"connecting to the Ray cluster at {address}"
-            )
-            self._cluster = cluster_for(address, config.collectors.count, config.collectors.cpus)
-            self._unused = weakref.finalize(self, self._cluster.close)
         count = config.collectors.count
         places = [Place(number, count, config.num_envs // count) for number in range(count)]
         self._setups = [Setup(config, factory, recorded, place) for place in places]
@@ -93,11 +75,7 @@ class CollectorFactory:
             return [ProcessHandle(setup) for setup in self._setups]
         from rl_training.runtime.ray_collectors import ray_handles
 
-        assert self._cluster is not None
-        self._unused.detach()
-        leaving.callback(self._cluster.close)
-        self._cluster.require()  # before the run has a directory
-        return ray_handles(self._setups, self._cluster)
+        return leaving.enter_context(ray_handles(self._setups))
 
 
 def _vector_problem(config: TrainConfig, pool: EnvPool) -> str | None:

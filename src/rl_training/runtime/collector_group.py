@@ -126,8 +126,6 @@ class CollectorGroup:
             self._started = True
             for handle, state in zip(self._handles, self._states, strict=True):
                 handle.start(state)
-            if not self.pools():
-                self._timer.lap("waiting")  # for Ray, if it is still starting
         self._ask_all(env_steps)
 
     # ----------------------------------------------------------------------------------------- asking and waiting

@@ -6,12 +6,10 @@ there is one, or else one that is drawn for this process and never written to a 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import importlib.util
 import logging
-import math
 import os
 import secrets
 import signal
@@ -21,9 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_training.errors import ConfigError, MissingExtraError, RLTrainingError, one_line
-from rl_training.runtime.ray_actor import Actor
-from rl_training.runtime.ray_watchdog import watchdog
+from rl_training.errors import ConfigError, MissingExtraError, one_line
 
 #: The settings of an instance that we start: no dashboard, nothing on our standard output, no statistics for Ray's makers.
 QUIET: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
@@ -45,19 +41,16 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
     starts an instance with these ``options``, which ends with the block. A connection that the user's own program has made
     is used as it is."""
     require_ray()
-    with contextlib.ExitStack() as watched, _variables({} if address is not None else _own_variables()):
+    with _variables({} if address is not None else _own_variables()):
         import ray
 
         if ray.is_initialized():
             yield ray
             return
         _require_listening(address)
-        mark = watched.enter_context(watchdog()) if address is None else {}
         try:
-            # Ray would advise against authentication, and say that only the main thread can give it a handler of SIGTERM.
-            for name in ("authentication", "worker"):
-                logging.getLogger(f"ray._private.{name}").setLevel(logging.ERROR)
-            with _sigterm_kept(), _variables(mark):
+            logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it would advise against authentication
+            with _sigterm_kept():
                 ray.init(**({"address": "local", **options} if address is None else {"address": address}), **QUIET)
         except Exception as error:  # Ray raises anything, also plain exceptions
             raise ConfigError(_why_not(address, error)) from error
@@ -65,92 +58,6 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
             yield ray
         finally:
             ray.shutdown()
-
-
-class Cluster:
-    """A connection for this many collectors, which is made while the trainer does other things. Starting Ray takes seconds,
-    and so do the imports of an actor.
-
-    The thread that makes it stays until ``close``, because Linux ends Ray's processes with the thread that has started them.
-    """
-
-    def __init__(self, address: str | None, count: int, cpus: float) -> None:
-        self.asked = address, count, cpus
-        require_ray()
-        with _variables({} if address is not None else _own_variables()):
-            import ray  # not in the thread: two threads that import the same modules may find them half made
-        self._starts = address is None and not ray.is_initialized()  # an instance of ours
-        self._made, self._left = threading.Event(), threading.Event()
-        self._ray: Any = None
-        self._error: Exception | None = None
-        self._spare: list[Any] = []
-        self._thread = threading.Thread(target=self._hold, name="Ray", daemon=True)
-        self._thread.start()
-
-    @property
-    def ray(self) -> Any:
-        """The module, once it is connected. Raises if it cannot be, or if the cluster is too small."""
-        self._made.wait()
-        if self._error is not None:
-            raise self._error
-        return self._ray
-
-    def require(self) -> None:
-        """Raises if the cluster is known not to fit. An instance of ours, which has what it needs, is not waited for."""
-        if not self._starts or self._made.is_set():
-            self.ray  # noqa: B018 - raises
-
-    def actor(self) -> Any:
-        """An actor that has not begun: one of those that were started with the connection, or else a new one."""
-        ray = self.ray
-        return self._spare.pop() if self._spare else self._new_actor(ray)
-
-    def close(self) -> None:
-        self._left.set()
-        self._thread.join()
-
-    def _hold(self) -> None:
-        address, count, cpus = self.asked
-        try:
-            with connected(address, num_cpus=math.ceil(count * cpus)) as ray:
-                there = ray.cluster_resources().get("CPU", 0.0)
-                if there < count * cpus:
-                    raise ConfigError(
-                        f"the Ray cluster has {there:g} CPUs, but {count} collectors of {cpus:g} CPUs need {count * cpus:g}; "
-                        "lower collectors.count or collectors.cpus, or add nodes first"
-                    )
-                self._spare = [self._new_actor(ray) for _ in range(count)]
-                self._ray = ray
-                self._made.set()
-                self._left.wait()
-                self._spare = []
-        except Exception as error:  # for those who wait
-            self._error = error
-        finally:
-            self._made.set()
-
-    def _new_actor(self, ray: Any) -> Any:
-        return ray.remote(num_cpus=self.asked[2], max_restarts=0, max_task_retries=0)(Actor).remote()
-
-
-_early: list[Cluster] = []
-
-
-def start_early(address: str | None, count: int, cpus: float) -> None:
-    """Starts the connection of a run that will probably come. If it does not, this ends with the process."""
-    with contextlib.suppress(RLTrainingError):  # the run will report it
-        _early.append(Cluster(address, count, cpus))
-        atexit.register(_early[-1].close)
-
-
-def cluster_for(address: str | None, count: int, cpus: float) -> Cluster:
-    """A connection that starts now, or has started early."""
-    while _early:
-        cluster = _early.pop()
-        if cluster.asked == (address, count, cpus):
-            return cluster
-        cluster.close()
-    return Cluster(address, count, cpus)
 
 
 def _why_not(address: str | None, error: Exception) -> str:

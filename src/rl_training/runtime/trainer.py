@@ -74,7 +74,7 @@ class Trainer:
         self.streams = RandomStreams(config.seed)
         algorithm_class = get_algorithm(config.algo)
         require_trackers(config)
-        collecting = CollectorFactory(config, factory, recorded, self.progress.note)
+        collecting = CollectorFactory(config, factory, recorded)
         pool = collecting.first_pool()
         require_fit(algorithm_class, pool.spec, config.env_id)
         self._free_at_first = available_memory()
