@@ -74,10 +74,11 @@ def test_a_habit_is_answered_with_our_name_for_it(habit: str, name: str) -> None
     meant = [algorithms for algorithms, theirs, ours in rows() if f"`{habit}" in theirs and name in ours]
     assert meant, "the guide says so too"
     given: dict[str, Any] = {habit: 1}
-    for algorithm in meant[0]:
-        if name in config_fields(OURS[algorithm]):
-            with pytest.raises(ConfigError, match=f"has no setting '{habit}'; did you mean '{name}'"):
-                managed(OURS[algorithm])("CartPole-v1", **given)
+    having = [algorithm for algorithm in meant[0] if name in config_fields(OURS[algorithm])]
+    assert having
+    for algorithm in having:
+        with pytest.raises(ConfigError, match=f"has no setting '{habit}'; did you mean '{name}'"):
+            managed(OURS[algorithm])("CartPole-v1", **given)
 
 
 def test_recurrent_ppo_has_minibatches_by_their_number() -> None:

@@ -42,7 +42,7 @@ def test_eval_from_the_shell_works_after_training_on_a_vector_environment(
     assert main(["eval", run, "--episodes=3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["returns"] == expected
     assert main(["resume", run, "--total-timesteps=90", "--quiet"]) == 2
-    assert "resume(run, env=gym.make_vec('CartPole-v1', num_envs=2))" in capsys.readouterr().err
+    assert "resume(run, env=gym.make_vec('CartPole-v1', num_envs=2, sutton_barto_reward=True))" in capsys.readouterr().err
     again = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode=mode, sutton_barto_reward=True)
     with pytest.warns(NonDeterministicEnvironment), DQN.resume(run, env=again) as resumed:
         resumed.learn(90)

@@ -82,7 +82,14 @@ def test_a_signature_is_made_when_it_is_first_asked_for() -> None:
     assert all(isinstance(vars(one)["__init__"], MadeWhenUsed) for one in new)
     assert "learning_rate" in inspect.signature(new[0]).parameters
     assert "learning_rate: " in str(inspect.getdoc(new[1].__init__))
-    child = type("Child", (new[2],), {})
-    assert child("CartPole-v1", seed=3).config.seed == 3
-    assert inspect.signature(child) == inspect.signature(new[0])
+    parent = new[2]
+
+    class Child(parent):  # type: ignore[misc, valid-type]
+        def __init__(self, env: str, extra: int, **settings: Any) -> None:
+            super().__init__(env, **settings)
+            self.extra = extra
+
+    child = Child("CartPole-v1", 5, seed=3)
+    assert (child.config.seed, child.extra) == (3, 5)
+    assert inspect.signature(type("Heir", (parent,), {})) == inspect.signature(new[0])
     assert all(inspect.isfunction(vars(one)["__init__"]) for one in new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,22 @@ def test_floats_from_0_to_1_are_filmed_as_bytes_and_other_numbers_refused(tmp_pa
         assert shades(tmp_path / "a.gif") == [10 * k for k in range(8)]
     with pytest.raises(ConfigError, match="renders images of int64; a video needs uint8, or floats from 0 to 1"):
         agent_of(lambda: DrawingEnv(render_mode="rgb_array", dtype=np.int64)).film(tmp_path / "b.gif")
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".mp4"])
+def test_pictures_that_are_no_frames_end_the_film_and_nothing_else(tmp_path: Path, suffix: str) -> None:
+    shapes = [(30, 40), (30, 40, 4), (0, 40, 3)]
+    cases = [
+        ([shape], rf"renders images of shape {re.escape(str(shape))}; a video needs \(height, width, 3\)") for shape in shapes
+    ]
+    cases.append(([(300, 400, 3), (300, 402, 3)], r"the shape \(300, 402, 3\), and those before it \(300, 400, 3\)"))
+    for pictures, reason in cases:
+        film = Film(tmp_path / f"a{suffix}")
+        for shape in pictures:
+            film.add(np.zeros(shape, np.uint8))
+        film.close()
+        with pytest.raises(ConfigError, match=reason):
+            raise film.failure or AssertionError("no failure")
 
 
 def test_small_frames_are_enlarged_pixel_by_pixel(tmp_path: Path) -> None:

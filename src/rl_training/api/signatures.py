@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import MethodType
 from typing import Any
 
 from rl_training.algorithms.strict_model import old_names
@@ -76,8 +77,9 @@ class MadeWhenUsed:
         self._owner, self._name = owner, name
 
     def __get__(self, instance: object, owner: type) -> Any:
-        setattr(self._owner, self._name, self._make())  # in place of this
-        return getattr(owner if instance is None else instance, self._name)
+        made = self._make()
+        setattr(self._owner, self._name, made)  # in place of this
+        return made if instance is None else MethodType(made, instance)
 
 
 def sorted_settings(algorithm: AlgorithmClass, settings: Mapping[str, Any]) -> dict[str, Any]:

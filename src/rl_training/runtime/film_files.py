@@ -72,9 +72,9 @@ class GifFile:
             self._file.writelines(data)
 
     def close(self) -> None:
-        self._write_waiting()
-        self._file.write(b";")
-        self._file.close()
+        with self._file:
+            self._write_waiting()
+            self._file.write(b";")
 
 
 def _changed(frame: Frame, last: Frame) -> tuple[slice, slice]:
@@ -123,11 +123,12 @@ class Mp4File:
     def add(self, frame: Frame) -> None:
         try:
             self._pipe.write(np.ascontiguousarray(frame).data)
-        except BrokenPipeError:
+        except OSError:  # ffmpeg has ended; Windows has no error of its own for that
             self.close()
+            raise
 
     def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             self._pipe.close()
         failed = self._process.wait() != 0
         if not self._said.closed:

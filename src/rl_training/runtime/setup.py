@@ -48,9 +48,11 @@ def make_pool(
             "of load_agent, load or resume; the command line takes only environments with a name, such as module:Class"
         )
     if factory is None and config.env_vector and stream == TRAINING_EPISODES:
+        arguments = {"num_envs": config.num_envs, **config.env_kwargs}
+        given = ", ".join([repr(config.env_id), *(f"{name}={value!r}" for name, value in arguments.items())])
         raise ConfigError(
             f"this agent was trained on a vector environment of {config.env_id} that was passed from Python; to train it "
-            f"further, pass one again: resume(run, env=gym.make_vec('{config.env_id}', num_envs={config.num_envs}))"
+            f"further, pass one again: resume(run, env=gym.make_vec({given}))"
         )
     if isinstance(factory, GivenEnv) and (workers == "subprocess" or config.env_fresh):
         raise ConfigError(

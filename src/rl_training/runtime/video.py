@@ -48,6 +48,7 @@ class Film:
         self.failure: RLTrainingError | None = None
         self._path = path
         self._file: FilmFile | None = None
+        self._shape: tuple[int, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -62,7 +63,10 @@ class Film:
         with self._noting_failures():
             frame = as_frame(np.asarray(picture))
             if self._file is None:
+                self._shape = frame.shape
                 self._file = open_film(self._path, (frame.shape[1], frame.shape[0]), self.fps)
+            if frame.shape != self._shape:
+                raise ConfigError(f"a rendered image has the shape {frame.shape}, and those before it {self._shape}")
             self._file.add(frame)
             self.frames += 1
 
@@ -104,6 +108,8 @@ def as_frame(picture: NDArray[Any]) -> Frame:
         picture = (np.clip(picture, 0.0, 1.0) * 255.0).round().astype(np.uint8)
     if picture.dtype != np.uint8:
         raise ConfigError(f"the environment renders images of {picture.dtype}; a video needs uint8, or floats from 0 to 1")
+    if picture.ndim != 3 or picture.shape[2] != 3 or not picture.size:
+        raise ConfigError(f"the environment renders images of shape {picture.shape}; a video needs (height, width, 3)")
     times = math.ceil(LEAST_SIZE / max(picture.shape[:2]))
     return picture if times == 1 else picture.repeat(times, axis=0).repeat(times, axis=1)
 
