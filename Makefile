@@ -40,7 +40,7 @@ $(RAY_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	touch $@
 
-test-ray: $(RAY_READY)  ## run the core of the tests on Ray; those of clusters and of every algorithm are among the slow ones
+test-ray: $(RAY_READY)  ## run the tests of one Ray instance; those of clusters and of every algorithm are among the slow ones
 	$(BIN)/python -m pytest -m slow tests/test_ray.py
 
 RELIABILITY := PYTHONPATH=src:tests $(BIN)/python -m reliability
