@@ -1,6 +1,6 @@
 """The core of what runs on Ray: one instance for all of these tests, with real processes that are really killed.
 
-It is meant for CI, so it stays well below two minutes on two cores (75 s). Each collector is a process that imports torch: what
+It is meant for CI, so it stays well below two minutes on two cores. Each collector is a process that imports torch: what
 needs more of them is in ``test_ray_jobs.py``, ``test_ray_registry.py`` and ``test_ray_clusters.py``.
 """
 
