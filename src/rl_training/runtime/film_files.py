@@ -108,7 +108,7 @@ class Mp4File:
         frames = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{size[0]}x{size[1]}", "-r", str(fps), "-i", "pipe:0"]
         even = [] if size[0] % 2 == size[1] % 2 == 0 else ["-vf", f"scale={-(-size[0] // 2) * 2}:{-(-size[1] // 2) * 2}"]
         encoded = [*even, "-c:v", encoder, *ENCODERS[encoder], "-pix_fmt", "yuv420p", "-sws_flags", "neighbor"]  # the fastest
-        self._path, self._program = path, program
+        self._program = program
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
         self._process = subprocess.Popen(
             [program, "-y", "-v", "error", *frames, *encoded, str(path)],
@@ -137,9 +137,7 @@ class Mp4File:
             self._said.close()
             if failed:
                 reason = next((line for line in reversed(lines) if line.strip()), "it gave no reason")
-                raise ConfigError(
-                    f"cannot write the video {self._path}: {self._program} failed: {reason}; write a .gif instead"
-                )
+                raise OSError(f"{self._program} failed: {reason}; write a .gif instead")
 
 
 def find_encoder() -> tuple[str, str]:

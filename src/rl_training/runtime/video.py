@@ -36,17 +36,17 @@ LEAST_SIZE = 200
 
 
 class Film:
-    """A video of one episode, written while the episode is played. What goes wrong with it is kept as ``failure``: the
-    episode, and an evaluation that it is part of, go on."""
+    """A video of one episode, written while the episode is played; with ``partial`` to a file of that name, until the video
+    is whole. What goes wrong with it is kept as ``failure``: the episode, and an evaluation that it is part of, go on."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, partial: Path | None = None) -> None:
         self.frames = 0
         self.fps = float(FALLBACK_FPS)
         self.cut = False  # the episode was longer than the film
         self.running = False
         self.camera: Camera | None = None  # the one that films: that of the first episode which begins
         self.failure: RLTrainingError | None = None
-        self._path = path
+        self._path, self._partial = path, partial or path
         self._file: FilmFile | None = None
         self._shape: tuple[int, ...] = ()
 
@@ -64,7 +64,7 @@ class Film:
             frame = as_frame(np.asarray(picture))
             if self._file is None:
                 self._shape = frame.shape
-                self._file = open_film(self._path, (frame.shape[1], frame.shape[0]), self.fps)
+                self._file = open_film(self._partial, (frame.shape[1], frame.shape[0]), self.fps)
             if frame.shape != self._shape:
                 raise ConfigError(f"a rendered image has the shape {frame.shape}, and those before it {self._shape}")
             self._file.add(frame)
@@ -93,12 +93,12 @@ class Film:
             with self._noting_failures():
                 file.close()
 
-    def keep_as(self, path: Path) -> None:
+    def keep(self) -> None:
         """Ends the file and gives it its name if it is whole."""
         self.close()
         if self.failure is None:
             with self._noting_failures():
-                self._path.replace(path)
+                self._partial.replace(self._path)
 
 
 def as_frame(picture: NDArray[Any]) -> Frame:
@@ -191,11 +191,11 @@ def filming(config: TrainConfig, factory: EnvFactory | None, path: Path) -> Iter
     _draw_in_memory()
     partial = path.with_name(f"{path.stem}.partial{path.suffix}")
     remove(partial)  # if a link has its name, writing would follow it
-    film = Film(partial)
+    film = Film(path, partial)
     drawing, plain = _drawing(config, factory, "rgb_array"), _by_name(config, factory)
     try:
         yield film, drawing and plain and FilmedEnv(drawing, plain, film, every=config.env_fresh)
-        film.keep_as(path)
+        film.keep()
     finally:
         film.close()
         remove(partial)
