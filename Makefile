@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-dmc test-ray test-cpus test-margins test-kill test-fuzz reliability check format docs stubs golden learn learn-peers bench bench-quick bench-scale bench-checkpoints clean
+.PHONY: help setup train test test-slow test-dmc ray-starts test-ray test-cpus test-margins test-kill test-fuzz reliability check format docs stubs golden learn learn-peers bench bench-quick bench-scale bench-checkpoints clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -39,6 +39,9 @@ RAY_READY := $(VENV)/.ray-ready
 $(RAY_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	touch $@
+
+ray-starts: $(RAY_READY)  ## can Ray be installed and started on this machine?
+	$(BIN)/python -c "import ray; ray.init(num_cpus=1, include_dashboard=False); ray.shutdown()"
 
 test-ray: $(RAY_READY)  ## run the tests of one Ray instance; those of clusters and of every algorithm are among the slow ones
 	$(BIN)/python -m pytest -m slow tests/test_ray.py
