@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_td3_update import SPEC, make_batch, make_td3
+from batches import CONTINUOUS_SPEC, continuous_batch
+from test_td3_update import make_td3
 from torch.nn import functional as F
 
 from rl_training.algorithms.base import init_generator
@@ -17,12 +18,12 @@ from rl_training.rng import RandomStreams
 
 def make_ddpg(**settings: Any) -> DDPG:
     config = DDPGConfig(**{"hidden_sizes": (16, 16), "batch_size": 8, "buffer_size": 100, **settings})
-    return DDPG(DDPG.make_policy(config, SPEC, init_generator(0)), config, RandomStreams(0))
+    return DDPG(DDPG.make_policy(config, CONTINUOUS_SPEC, init_generator(0)), config, RandomStreams(0))
 
 
 def test_updates_follow_the_paper_step_by_step() -> None:
     """Algorithm 1 with torch's own Adam: critic, actor and both target networks every time, without noise."""
-    algorithm, batch = make_ddpg(learning_rate=1e-2, tau=0.1), make_batch()
+    algorithm, batch = make_ddpg(learning_rate=1e-2, tau=0.1), continuous_batch()
     network = copy.deepcopy(algorithm.policy.network)
     assert len(network.critic.functions) == 1
     target_actor, target_critic = copy.deepcopy(network.actor), copy.deepcopy(network.critic)
@@ -56,8 +57,8 @@ def test_it_is_td3_with_one_critic_without_smoothing_and_delay() -> None:
     ddpg = make_ddpg()
     td3 = make_td3(n_critics=1, target_noise=0.0, actor_update_interval=1, target_update_interval=1)
     for seed in range(3):
-        ddpg.update(make_batch(seed=seed))
-        td3.update(make_batch(seed=seed))
+        ddpg.update(continuous_batch(seed=seed))
+        td3.update(continuous_batch(seed=seed))
     assert torch.equal(ddpg.critic_optimizer.parameters, td3.critic_optimizer.parameters)
     assert torch.equal(ddpg.actor_optimizer.parameters, td3.actor_optimizer.parameters)
     assert torch.equal(ddpg.target_actor_network.vector, td3.target_actor_network.vector)
@@ -65,4 +66,4 @@ def test_it_is_td3_with_one_critic_without_smoothing_and_delay() -> None:
 
 def test_nothing_is_drawn_for_an_update() -> None:
     algorithm = make_ddpg()
-    assert algorithm.updater.draw(make_batch()) == {}
+    assert algorithm.updater.draw(continuous_batch()) == {}

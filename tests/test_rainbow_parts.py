@@ -310,7 +310,8 @@ def test_no_loss_bootstraps_from_a_forbidden_action(algo: str, double: bool) -> 
     config = tiny_config(algo, env_id="rl_training_test_envs:Masked-v0", algo_kwargs={"double": double})
     algorithm: Any = Trainer(config).algorithm
     generator, rows, actions = torch.Generator().manual_seed(0), 40, 4
-    shape = algorithm.target(torch.zeros(1, *algorithm.policy.spec.observation.shape)).shape[1:]
+    drawn = algorithm.draws()  # a network has one quantile for each fraction that it is given
+    shape = (actions, 1) if drawn else algorithm.target(torch.zeros(1, *algorithm.policy.spec.observation.shape)).shape[1:]
     tables = {name: torch.randn(2 * rows, *shape, generator=generator) for name in ("online", "target")}
     support = getattr(algorithm.target, "support", None)
 
@@ -337,10 +338,14 @@ def test_no_loss_bootstraps_from_a_forbidden_action(algo: str, double: bool) -> 
         allowed = [a for a in range(actions) if mask[i, a]]
         chosen = max(allowed, key=lambda a: value(chooser, rows + i, a))
         expected.append(float(batch.reward[i]) + float(batch.discount[i]) * value("target", rows + i, chosen))
-    known = {name: torch.full(draw.shape(batch), 0.5) for name, draw in algorithm.draws().items()}
+    known = {name: torch.full(draw.shape(batch), 0.5) for name, draw in drawn.items()}
 
     def network(name: str) -> Callable[..., torch.Tensor]:
-        return lambda obs, *random_inputs: tables[name][obs[:, 0]]
+        def values(obs: torch.Tensor, *fractions: torch.Tensor) -> torch.Tensor:
+            row = tables[name][obs[:, 0]]
+            return row + torch.linspace(-1, 1, fractions[0].shape[1]) if fractions else row
+
+        return values
 
     output = algorithm.loss(network("online"), network("target"), batch, known)
     assert output.metrics["target_mean"].tolist() == pytest.approx(expected, abs=1e-4)

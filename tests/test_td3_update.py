@@ -8,30 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from batches import CONTINUOUS_SPEC, continuous_batch
 from torch.nn import functional as F
 
 from rl_training.algorithms.base import init_generator
 from rl_training.algorithms.td3 import TD3, TD3Config, td3_target
 from rl_training.rng import RandomStreams
-from rl_training.types import ActionSpec, ObservationSpec, SpaceSpec, TransitionBatch
-
-SPEC = SpaceSpec(ObservationSpec.vector(3), ActionSpec("continuous", low=(-2.0, 0.0), high=(2.0, 10.0), raw_shape=(2,)))
 
 
 def make_td3(**settings: Any) -> TD3:
     config = TD3Config(**{"hidden_sizes": (16, 16), "batch_size": 8, "buffer_size": 100, **settings})
-    return TD3(TD3.make_policy(config, SPEC, init_generator(0)), config, RandomStreams(0))
-
-
-def make_batch(rows: int = 8, seed: int = 0) -> TransitionBatch:
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator)
-
-    discount = torch.where(torch.arange(rows) % 4 == 3, 0.0, 0.9)
-    return TransitionBatch(normal(rows, 3), torch.tanh(normal(rows, 2)), normal(rows), normal(rows, 3), discount)
+    return TD3(TD3.make_policy(config, CONTINUOUS_SPEC, init_generator(0)), config, RandomStreams(0))
 
 
 def test_target_by_hand() -> None:
@@ -43,7 +30,7 @@ def test_target_by_hand() -> None:
 
 def test_updates_follow_the_paper_step_by_step() -> None:
     """Algorithm 1 with torch's own Adam: the actor and all target networks every other time."""
-    algorithm, batch = make_td3(learning_rate=1e-2, tau=0.1, target_noise=0.7, noise_clip=0.5), make_batch()
+    algorithm, batch = make_td3(learning_rate=1e-2, tau=0.1, target_noise=0.7, noise_clip=0.5), continuous_batch()
     network = copy.deepcopy(algorithm.policy.network)
     target_actor, target_critic = copy.deepcopy(network.actor), copy.deepcopy(network.critic)
     critic_adam = torch.optim.Adam(network.critic.parameters(), lr=1e-2)
@@ -90,7 +77,7 @@ def test_the_actor_is_delayed(settings: dict[str, int], expected: set[int]) -> N
     algorithm, moved, followed = make_td3(**settings), set(), set()
     for number in range(1, 7):
         actor, target = algorithm.actor_optimizer.parameters.clone(), algorithm.target_network.vector.clone()
-        algorithm.update(make_batch(seed=number))
+        algorithm.update(continuous_batch(seed=number))
         if not torch.equal(actor, algorithm.actor_optimizer.parameters):
             moved.add(number)
         if not torch.equal(target, algorithm.target_network.vector):
@@ -100,7 +87,7 @@ def test_the_actor_is_delayed(settings: dict[str, int], expected: set[int]) -> N
 
 
 def test_each_loss_moves_only_its_own_weights_and_the_actor_listens_to_the_first_critic() -> None:
-    algorithm, batch = make_td3(), make_batch()
+    algorithm, batch = make_td3(), continuous_batch()
     torch.autograd.backward(algorithm.critic_loss(batch, algorithm.updater.draw(batch)).loss.sum())
     assert algorithm.critic_optimizer.gradient.abs().sum() > 0
     assert algorithm.actor_optimizer.gradient.abs().sum() == 0
@@ -132,11 +119,11 @@ def test_exploration_adds_clipped_noise_to_the_deterministic_action() -> None:
 def test_the_state_includes_the_target_actor_and_continues_exactly() -> None:
     original, restored = make_td3(), make_td3()
     for seed in range(3):
-        original.update(make_batch(seed=seed))
+        original.update(continuous_batch(seed=seed))
     restored.policy.load_state_dict(original.policy.state_dict())
     restored.load_state_dict(original.state_dict())
     restored.streams.load_state_dict(original.streams.state_dict())
     for algorithm in (original, restored):
-        algorithm.update(make_batch(seed=9))
+        algorithm.update(continuous_batch(seed=9))
     assert torch.equal(original.target_actor_network.vector, restored.target_actor_network.vector)
     assert torch.equal(original.critic_optimizer.parameters, restored.critic_optimizer.parameters)

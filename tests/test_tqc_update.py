@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from batches import CONTINUOUS_SPEC, continuous_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from soft_twin import SETTINGS, SoftTwin
-from test_td3_update import SPEC, make_batch
 from torch import Tensor
 
 from rl_training.algorithms.base import init_generator
@@ -20,7 +20,7 @@ from rl_training.rng import RandomStreams
 def make_tqc(**options: Any) -> TQC:
     sizes = {"hidden_sizes": (16, 16), "batch_size": 8, "buffer_size": 100}
     config = TQCConfig(**{**sizes, "n_critics": 3, "num_quantiles": 5, "dropped_quantiles": 2, **options})
-    return TQC(TQC.make_policy(config, SPEC, init_generator(0)), config, RandomStreams(0))
+    return TQC(TQC.make_policy(config, CONTINUOUS_SPEC, init_generator(0)), config, RandomStreams(0))
 
 
 def test_target_by_hand() -> None:
@@ -73,7 +73,7 @@ def naive_huber(quantiles: Tensor, targets: Tensor) -> Tensor:
 
 
 def test_updates_follow_the_paper_step_by_step() -> None:
-    algorithm, batch = make_tqc(**SETTINGS), make_batch()
+    algorithm, batch = make_tqc(**SETTINGS), continuous_batch()
     twin = SoftTwin(algorithm)
 
     def quantiles(critics: Any, obs: Tensor, action: Tensor) -> Tensor:
