@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-dmc ray-starts test-ray test-cpus test-margins test-kill test-fuzz reliability check format docs stubs golden learn learn-peers bench bench-quick bench-scale bench-checkpoints clean
+.PHONY: help setup train test test-slow test-dmc ray-installed ray-starts test-ray test-cpus test-margins test-kill test-fuzz reliability check format docs stubs golden learn learn-peers bench bench-quick bench-scale bench-checkpoints clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -40,8 +40,11 @@ $(RAY_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	touch $@
 
-ray-starts: $(RAY_READY)  ## can Ray be installed and started on this machine?
-	$(BIN)/python -c "import ray; ray.init(num_cpus=1, include_dashboard=False); ray.shutdown()"
+ray-installed: $(RAY_READY)  ## install Ray into .venv
+
+RAY_STARTS := from contextlib import ExitStack as S; from rl_training.runtime.ray_cluster import connected as c
+ray-starts: $(RAY_READY)  ## can Ray be started on this machine?
+	$(BIN)/python -c "$(RAY_STARTS); s = S(); s.enter_context(c(None, num_cpus=1)); s.close()"
 
 test-ray: $(RAY_READY)  ## run the tests of one Ray instance; those of clusters and of every algorithm are among the slow ones
 	$(BIN)/python -m pytest -m slow tests/test_ray.py
@@ -93,7 +96,7 @@ $(BENCH_READY): $(READY)
 learn: $(BENCH_READY)  ## train the packaged configs and compare them with published figures
 	$(BIN)/rl-training bench
 
-learn-peers: $(BENCH_READY)  ## compare with Stable-Baselines3 and sb3-contrib, and race them to solve CartPole
+learn-peers: $(BENCH_READY)  ## compare with Stable-Baselines3 and sb3-contrib, and race them to solve tasks
 	$(BIN)/rl-training bench --peers
 	$(BIN)/rl-training bench --time-to-solve
 

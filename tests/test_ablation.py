@@ -3,48 +3,70 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import ablation
 import pytest
 
-LINES = [
+RECORDS: list[dict[str, Any]] = [
     {"kind": "train", "step": 10, "return_mean": 5.0, "loss": 2.0},
-    {"kind": "train", "step": 20, "return_mean": 6.0},
+    {"kind": "train", "step": 20, "return_mean": 6.0, "loss": None},
     {"kind": "eval", "step": 20, "return_mean": 50.0},
 ]
 
 
+def make_run(run: Path, finished: bool = True) -> Path:
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, RECORDS)) + '\n{"kind": "tr')
+    if finished:
+        (run / "evaluation.json").write_text("{}")
+    return run
+
+
 def test_returns_are_those_of_evaluations_and_the_rest_of_training(tmp_path: Path) -> None:
-    log = tmp_path / "metrics.jsonl"
-    log.write_text("\n".join(map(json.dumps, LINES)) + "\n")
-    assert ablation.curve(log, "return_mean") == {20: 50.0}
-    assert ablation.curve(log, "loss") == {10: 2.0}
+    run = make_run(tmp_path / "run")
+    assert ablation.curve(run, "return_mean") == {20: 50.0}
+    loss = ablation.curve(run, "loss")
+    assert (list(loss), loss[10], math.isnan(loss[20])) == ([10, 20], 2.0, True)
 
 
-def test_only_seeds_of_all_entries_are_drawn(
+def test_the_mean_is_over_steps_that_all_have() -> None:
+    assert ablation.mean_of([{10: 1.0, 20: 2.0, 30: 9.0}, {20: 4.0, 30: 1.0, 40: 7.0}]) == {20: 3.0, 30: 5.0}
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, folder: Path, *given: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["ablation.py", *given, "--runs", str(folder), "--output", str(folder / "a.svg")])
+    ablation.main()
+    return (folder / "a.svg").read_text()
+
+
+def test_a_figure_has_a_panel_for_each_metric_and_the_seeds_of_all_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for run in ("a/b/seed0", "a/b/seed1", "a/c/seed1"):
-        (tmp_path / run).mkdir(parents=True)
-        (tmp_path / run / "metrics.jsonl").write_text("\n".join(map(json.dumps, LINES)) + "\n")
-    drawn: list[dict[str, list[Path]]] = []
-    monkeypatch.setattr(ablation, "draw", lambda logs, metrics, path: drawn.append(logs))
-    given = ["ablation.py", "a/b", "a/c", "--runs", str(tmp_path), "--output", str(tmp_path / "a.svg")]
-    monkeypatch.setattr(sys, "argv", given)
-    ablation.main()
-    assert [[log.parent.name for log in logs] for logs in drawn[0].values()] == [["seed1"], ["seed1"]]
-    monkeypatch.setattr(sys, "argv", [*given[:2], "a/missing", *given[3:]])
-    with pytest.raises(SystemExit):
-        ablation.main()
-    assert "no seed in" in capsys.readouterr().err
-
-
-def test_a_figure_has_a_panel_for_each_metric(tmp_path: Path) -> None:
+        make_run(tmp_path / run)
+    make_run(tmp_path / "a/c/seed0", finished=False)
+    assert list(ablation.finished(tmp_path / "a/c")) == ["seed1"]
     pytest.importorskip("matplotlib")
-    log = tmp_path / "metrics.jsonl"
-    log.write_text("\n".join(map(json.dumps, LINES)) + "\n")
-    ablation.draw({"mine": [log]}, ["return_mean", "loss"], tmp_path / "a.svg")
-    drawn = (tmp_path / "a.svg").read_text()
-    assert [drawn.count(title) for title in (">return of the greedy policy<", ">loss<")] == [1, 1]
+    drawn = run_main(monkeypatch, tmp_path, "a/b", "a/c", "--metrics", "return_mean", "loss", "--names", "one", "other")
+    assert [drawn.count(f">{words}<") for words in ("return of the greedy policy", "loss", "one", "other")] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("a/b", "a/missing"), "has a finished run of each of a/b, a/missing"),
+        (("a/b", "--metrics", "los"), "the logs have no los"),
+        (("a/b", "--names", "one", "two"), "--names needs a different name for each entry"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(
+    given: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "a/b/seed0")
+    with pytest.raises(SystemExit):
+        run_main(monkeypatch, tmp_path, *given)
+    assert words in capsys.readouterr().err

@@ -343,7 +343,10 @@ def test_no_loss_bootstraps_from_a_forbidden_action(algo: str, double: bool) -> 
     def network(name: str) -> Callable[..., torch.Tensor]:
         def values(obs: torch.Tensor, *fractions: torch.Tensor) -> torch.Tensor:
             row = tables[name][obs[:, 0]]
-            return row + torch.linspace(-1, 1, fractions[0].shape[1]) if fractions else row
+            if not fractions:
+                return row
+            spread = torch.linspace(-1, 1, fractions[0].shape[1])
+            return row + spread - spread.mean()
 
         return values
 
