@@ -36,8 +36,9 @@ LEAST_SIZE = 200
 
 
 class Film:
-    """A video of one episode, written while the episode is played. If ``partial`` is given, it goes to that file, which ``keep``
-    renames when it is whole. What goes wrong with it is kept as ``failure``: the episode, and an evaluation that it is part of, go on."""
+    """A video of one episode, written while the episode is played. If ``partial`` is given, it goes to that file, which
+    ``keep`` renames when it is whole. What goes wrong with it is kept as ``failure``: the episode, and an evaluation that it
+    is part of, go on."""
 
     def __init__(self, path: Path, partial: Path | None = None) -> None:
         self.frames = 0
