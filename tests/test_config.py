@@ -32,6 +32,39 @@ def test_packaged_config_resolves_and_survives_its_yaml(name: str, tmp_path: Pat
     assert resolve_config(load_config_data(str(file))) == config
 
 
+def test_a_config_on_a_base_changes_what_it_names_and_keeps_the_rest(tmp_path: Path) -> None:
+    base = load_config_data("ppo/hopper")
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "base: ppo/hopper\nenv_id: Ant-v5\nalgo_kwargs: {n_epochs: 3, learning_rate: {kind: constant, from: 1.0e-4}}\n"
+    )
+    expected = {**base, "env_id": "Ant-v5"}
+    expected["algo_kwargs"] = {
+        **base["algo_kwargs"],
+        "n_epochs": 3,
+        "learning_rate": {"kind": "constant", "from": 1e-4},  # replaced whole, not mixed with the base's linear schedule
+    }
+    assert load_config_data(str(file)) == expected
+
+
+@pytest.mark.parametrize(
+    ("base", "problem"),
+    [
+        ("ppo/hoper", "not 'ppo/hoper'; did you mean 'ppo/hopper'?"),
+        ("../mine.yaml", "not '../mine.yaml'"),  # no files: a config is complete without others beside it
+        ("[ppo/hopper]", "not ['ppo/hopper']"),
+        ("null", "not None"),
+    ],
+)
+def test_a_base_that_is_no_packaged_config_is_refused(base: str, problem: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"base: {base}\nenv_id: Ant-v5\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config_data(str(file))
+    assert "base must be the name of a packaged config" in str(caught.value)
+    assert problem in str(caught.value)
+
+
 def test_every_algorithm_has_a_packaged_config() -> None:
     assert {name.split("/")[0] for name in packaged_configs()} == set(algorithms())
 

@@ -1,4 +1,4 @@
-"""MinAtar (extra ``minatar``) and channels that come last."""
+"""MinAtar (extra ``minatar``)."""
 
 from __future__ import annotations
 
@@ -10,38 +10,10 @@ import pytest
 
 from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.pool import SeededEnvPool
-from rl_training.envs.wrappers import ChannelsFirst, WrappedEnv
+from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.runtime.trainer import Trainer
-
-
-class LastChannel(gym.Env[Any, Any]):
-    """Shows one fixed image of the given kind."""
-
-    def __init__(self, image: Any) -> None:
-        self.image = image
-        self.observation_space = gym.spaces.Box(0, 1, image.shape, image.dtype)
-        self.action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return self.image, {}
-
-
-@pytest.mark.parametrize(("dtype", "scale"), [(np.uint8, 1), (np.bool_, 255)])
-def test_channels_come_first(dtype: Any, scale: int) -> None:
-    image = np.random.default_rng(0).integers(0, 2, (4, 5, 3)).astype(dtype)
-    env = ChannelsFirst(LastChannel(image))
-    obs, _ = env.reset()
-    assert obs.shape == env.observation_space.shape == (3, 4, 5)
-    assert obs.dtype == np.uint8
-    for channel in range(3):
-        np.testing.assert_array_equal(obs[channel], image[:, :, channel] * scale)
-
-
-def test_channels_first_refuses_what_is_no_image() -> None:
-    with pytest.raises(ConfigError, match="channels_first works on images"):
-        ChannelsFirst(gym.make("CartPole-v1"))
 
 
 def test_a_game_is_restored_exactly() -> None:

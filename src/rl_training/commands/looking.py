@@ -28,17 +28,17 @@ def list_command(arguments: argparse.Namespace) -> int:
         print(f"  {name:<14} {algorithm.summary} ({spaces})")
     print("configs (the return and the time are medians over seeds, measured on two cores: docs/benchmarks.md):")
     for name, file in packaged_configs().items():
-        notes = [about(file), _extra_of(file), expectation(name)]
+        notes = [about(file), _extra_of(name), expectation(name)]
         print(f"  {name:<36} {'; '.join(filter(None, notes))}")
     return 0
 
 
-def _extra_of(config: Path) -> str:
-    """The extra that a config's environment and wrappers need, for a line of the list."""
+def _extra_of(config: str) -> str:
+    """The extra that a packaged config's environment and wrappers need, for a line of the list."""
     from rl_training.envs.known import extra_of
-    from rl_training.experiment.config import parse_yaml
+    from rl_training.experiment.config import load_config_data
 
-    data = parse_yaml(config.read_text("utf-8"), config.name)
+    data = load_config_data(config)
     wrappers = {wrapper["name"] for wrapper in data.get("wrappers", ())}
     extra = extra_of(data["env_id"]) or ("pixels" if "pixels" in wrappers else None)
     return "" if extra is None else f"needs rl-training[{extra}]"

@@ -30,6 +30,7 @@ WRAPPERS = {
     "channels_first": "rl_training.envs.wrappers:ChannelsFirst",
     "flatten_observation": "gymnasium.wrappers:FlattenObservation",
     "mask_observation": "rl_training.envs.wrappers:MaskObservation",
+    "one_hot_planes": "rl_training.envs.wrappers:OneHotPlanes",
     "pixels": "rl_training.envs.pixels:PixelObservation",
     "previous_action": "rl_training.envs.wrappers:PreviousAction",
     "scale_observation": "rl_training.envs.wrappers:ScaleObservation",
@@ -84,6 +85,44 @@ class ChannelsFirst(gym.ObservationWrapper[Any, Any, Any]):
 
     def observation(self, observation: Any) -> Any:
         return np.ascontiguousarray(np.transpose(observation, (2, 0, 1)), np.uint8) * self._scale
+
+
+class OneHotPlanes(gym.ObservationWrapper[Any, Any, Any]):
+    """Turns uint8 images of codes (height, width, channel), such as MiniGrid's, into uint8 images (plane, height, width) with one
+    plane for each code of each channel: 255 where the channel has that code, otherwise 0.
+
+    ``codes`` is the number of codes of each channel, for instance 11 objects, 6 colours and 3 states of doors in MiniGrid.
+    """
+
+    def __init__(self, env: Env, codes: Sequence[int]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Box) or len(space.shape) != 3 or space.dtype != np.uint8:
+            raise ConfigError(
+                f"one_hot_planes works on images (height, width, channel) of uint8; this environment has {space}"
+            )
+        height, width, channels = space.shape
+        if (
+            isinstance(codes, (str, bytes))
+            or not isinstance(codes, Sequence)
+            or len(codes) != channels
+            or not all(isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= 256 for count in codes)
+        ):
+            raise ConfigError(f"one_hot_planes: codes must be {channels} whole numbers from 1 to 256, not {shown(codes)}")
+        self._counts = np.asarray(codes)
+        self._channel = np.repeat(np.arange(channels), codes)  # (plane,)
+        self._code = np.concatenate([np.arange(count) for count in codes])  # (plane,)
+        self.observation_space = spaces.Box(0, 255, (len(self._code), height, width), np.uint8)
+
+    def observation(self, observation: Any) -> Any:
+        largest = observation.max(axis=(0, 1))
+        if (largest >= self._counts).any():
+            raise ConfigError(
+                f"one_hot_planes: the largest codes of the channels are {largest.tolist()}, too large for "
+                f"codes {self._counts.tolist()}"
+            )
+        planes = observation[:, :, self._channel] == self._code
+        return np.ascontiguousarray(planes.transpose(2, 0, 1)) * np.uint8(255)
 
 
 class ScaleObservation(gym.ObservationWrapper[Any, Any, Any]):

@@ -45,6 +45,8 @@ from rl_training.models.custom import NetworkFunction, PythonNetwork, reference_
 
 #: The key of a config file that ``tune`` reads and training does not: where to search.
 RANGES = "tune"
+#: The key of a config file that names the packaged config it builds on.
+BASE = "base"
 #: Bytes of a file's name and of a path that every file system takes; a path leaves room for the files below it.
 LONGEST_NAME = 255
 LONGEST_PATH = 3_800
@@ -312,7 +314,23 @@ def load_config_file(name_or_path: str) -> dict[str, Any]:
     data = parse_yaml(text, name_or_path)
     if not isinstance(data, dict):
         raise ConfigError(f"the config {name_or_path} must be a mapping of settings, such as 'algo: dqn'")
-    return rename_old(data)
+    return rename_old(data) if BASE not in data else _on_base(data, name_or_path)
+
+
+def _on_base(data: Mapping[str, Any], name_or_path: str) -> dict[str, Any]:
+    """The values of a file on top of those of its base. Groups of settings are merged; everything else is replaced whole."""
+    base = data[BASE]
+    if not isinstance(base, str) or base not in packaged_configs():
+        near = did_you_mean(base, packaged_configs()) if isinstance(base, str) else ""
+        raise ConfigError(f"the config {name_or_path}: base must be the name of a packaged config, not {shown(base)}{near}")
+    below = load_config_file(base)
+    own = rename_old({"algo": below["algo"], **{key: value for key, value in data.items() if key != BASE}})
+    groups = {key: {**below[key], **value} for key, value in own.items() if _both_groups(below.get(key), value)}
+    return {**below, **own, **groups}
+
+
+def _both_groups(below: Any, own: Any) -> bool:
+    return isinstance(below, Mapping) and isinstance(own, Mapping)
 
 
 def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
