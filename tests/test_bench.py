@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from moments import PATIENCE
 from rl_training.bench.command import Plan
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
-from rl_training.bench.references import DEFAULT_SEEDS, Peer, Reference, load_entries
+from rl_training.bench.references import DEFAULT_SEEDS, RACE_SEEDS, Peer, Reference, load_entries
 from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_table
 from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
@@ -199,10 +200,13 @@ def test_races_and_peers_with_other_settings_are_outdated() -> None:
     changed = {"tiny.yaml": peer.model_copy(update={"steps": 7})}
 
     def results(race: float | None) -> list[dict[str, dict[str, Any]]]:
-        """Five seeds of ours and of the peer."""
+        """As many seeds of ours and of the peer as a race needs."""
         jobs = (Job("tiny.yaml", 0, Path("runs"), side, race) for side in (None, peer))
         return [
-            {str(seed): {**outcome(500), "solved": True, "cpu_seconds": 1.0, "config": job.digest} for seed in range(5)}
+            {
+                str(seed): {**outcome(500), "solved": True, "cpu_seconds": 1.0, "config": job.digest}
+                for seed in range(RACE_SEEDS)
+            }
             for job in jobs
         ]
 
@@ -223,7 +227,7 @@ def test_races_and_peers_with_other_settings_are_outdated() -> None:
     [
         ([10, 10, 20, 30, 30], [60, 60, 60, 90, 90], ["20.0", "60.0", "3.00", "2000, 6000", "3", "reached"]),
         ([10, 10, 20, 30, 30], [59] * 5, ["20.0", "59.0", "2.95", "2000, 5900", "3", "MISSED"]),
-        ([10, 20, 30, 30], [60, 60, 90, 90, 90], ["25.0", "75.0", "3.00", "2500, 7500", "3", "incomplete: 4 of 5 seeds"]),
+        ([10, 20, 30, 30], [60, 60, 90, 90, 90], ["25.0", "75.0", "3.00", "2500, 7500", "3", "incomplete: 8 of 10 seeds"]),
         ([10, 10, None, None, None], [5, 6, 6, 7, 7], ["unsolved", "6.0", "-", "unsolved, 600", "3", "MISSED"]),
         (
             [10, 10, 20, None, None],
@@ -237,7 +241,8 @@ def test_a_seed_that_never_solves_the_task_counts_as_infinite(ours: list[Any], t
         numbers = [{"cpu_seconds": time or 99, "steps": 100 * (time or 99)} for time in times]
         return {str(seed): {"solved": times[seed] is not None, **number} for seed, number in enumerate(numbers)}
 
-    text = race_table({}, {"x": Peer.model_validate(PEER)}, {"x ours": results(ours), "x stable-baselines3": results(theirs)})
+    runs = {"x ours": results(ours * 2), "x stable-baselines3": results(theirs * 2)}
+    text = race_table({}, {"x": Peer.model_validate(PEER)}, runs)
     row = [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]]
     assert [row[3], *row[6:]] == cells
 
@@ -314,3 +319,18 @@ def test_the_seeds_of_an_entry_begin_at_its_first() -> None:
     planned = [(job.config, job.seed) for job in plan.planned_jobs()]
     assert planned[:4] == [("tiny.yaml", 3000), ("other.yaml", 0), ("tiny.yaml", 3001), ("other.yaml", 1)]
     assert len(planned) == entry.seeds + DEFAULT_SEEDS
+
+
+def test_a_peer_runs_on_the_first_five_seeds_and_a_race_has_seeds_of_its_own() -> None:
+    nowhere = Path("nowhere")
+    entry = Reference.model_validate({**REFERENCE, "first_seed": 3000, "seeds": 20, "passing": 19})
+    peers = {"tiny.yaml": Peer.model_validate({**PEER, "solved": 475})}
+    plan = Plan(["tiny.yaml"], None, 1, nowhere, {"tiny.yaml": entry}, peers, nowhere, nowhere, with_peers=True)
+    ours, theirs = ([job.seed for job in plan.planned_jobs() if (job.peer is not None) is peer] for peer in (False, True))
+    assert ours == list(range(3000, 3020))
+    assert theirs == list(range(3000, 3005))
+    wished = replace(plan, seeds=7).planned_jobs()
+    assert sum(job.peer is not None for job in wished) == 7
+    races = replace(plan, with_peers=False, race=True).planned_jobs()
+    assert [job.seed for job in races[:4]] == [8000, 8000, 8001, 8001]
+    assert len(races) == 2 * RACE_SEEDS == 20

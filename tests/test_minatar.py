@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium as gym
 import numpy as np
 import pytest
 
 from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.pool import SeededEnvPool
 from rl_training.envs.wrappers import WrappedEnv
-from rl_training.errors import ConfigError
 from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.runtime.trainer import Trainer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rl_training.bench.document import write_section
 from rl_training.bench.jobs import Job
-from rl_training.bench.references import DEFAULT_SEEDS, Peer, Reference, load_entries
+from rl_training.bench.references import DEFAULT_SEEDS, FIRST_RACE_SEED, RACE_SEEDS, Peer, Reference, load_entries
 from rl_training.bench.report import (
     Results,
     draw_curves,
@@ -58,19 +58,25 @@ class Plan:
             for config in self.configs:
                 if k >= self._seeds(config):
                     continue
-                seed = k + (self.references[config].first_seed if config in self.references else 0)
+                seed = k + self._first_seed(config)
                 peer = self.peers.get(config)
                 goal = None if peer is None or not self.race else peer.solved
                 if not self.race or goal is not None:
                     planned.append(Job(config, seed, self.runs, race=goal, reference=self.references.get(config)))
-                if peer is not None and (self.with_peers or goal is not None):
+                compared = self.with_peers and (self.seeds is not None or k < DEFAULT_SEEDS)
+                if peer is not None and (compared or goal is not None):
                     planned.append(Job(config, seed, self.runs, peer, goal))
         return planned
+
+    def _first_seed(self, config: str) -> int:
+        if self.race:
+            return FIRST_RACE_SEED
+        return self.references[config].first_seed if config in self.references else 0
 
     def _seeds(self, config: str) -> int:
         if self.seeds is not None:
             return self.seeds
-        return DEFAULT_SEEDS if self.race else seeds_for(config, self.references)
+        return RACE_SEEDS if self.race else seeds_for(config, self.references)
 
 
 def make_plan(

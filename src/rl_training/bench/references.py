@@ -20,8 +20,10 @@ from rl_training.experiment.aggregate import point_interquartile_mean
 from rl_training.experiment.config import apply_overrides, load_config_data, parse_yaml
 
 Entry = TypeVar("Entry", bound=StrictModel)
-#: The number of seeds for a race, and for a config without a reference.
+#: The number of seeds for a comparison with a peer, and for a config without a reference.
 DEFAULT_SEEDS = 5
+#: The seeds of a race are its own: those of the references have been looked at.
+RACE_SEEDS, FIRST_RACE_SEED = 10, 8_000
 
 
 class Reference(StrictModel):

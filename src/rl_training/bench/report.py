@@ -12,7 +12,7 @@ import numpy as np
 from rl_training.bench.charts import Curve, draw_learning_curves
 from rl_training.bench.document import markdown_table
 from rl_training.bench.jobs import Job
-from rl_training.bench.references import DEFAULT_SEEDS, Peer, Reference
+from rl_training.bench.references import DEFAULT_SEEDS, RACE_SEEDS, Peer, Reference
 from rl_training.bench.store import Outcomes, by_seed
 from rl_training.errors import ConfigError
 from rl_training.experiment.aggregate import (
@@ -162,7 +162,7 @@ def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], o
         left, right = {seed: our_runs[seed] for seed in seeds}, {seed: peer_runs[seed] for seed in seeds}
         pair = returns_of(left), returns_of(right)
         outdated = _either_outdated(config, references, peer, left, right, None)
-        better = _incomplete(len(seeds), seeds_for(config, references))
+        better = _incomplete(len(seeds), min(seeds_for(config, references), DEFAULT_SEEDS))
         if not better:
             pairs[config] = pair
             better = probability_of_improvement(*(matrix([values]) for values in pair)).text(".2f")
@@ -211,7 +211,7 @@ def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], r
         times = [[_time_to_solve(outcomes[seed]) for seed in seeds] for outcomes in (our_runs, peer_runs)]
         ours, theirs = (median(values) for values in times)
         ratio = theirs / ours if ours < np.inf else float("nan")
-        reached = _incomplete(len(seeds), DEFAULT_SEEDS)
+        reached = _incomplete(len(seeds), RACE_SEEDS)
         if not reached and peer.times is not None:
             reached = "reached" if ratio >= peer.times else "MISSED"
         outdated = _either_outdated(config, references, peer, our_runs, peer_runs, peer.solved)

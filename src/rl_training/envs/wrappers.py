@@ -88,8 +88,8 @@ class ChannelsFirst(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class OneHotPlanes(gym.ObservationWrapper[Any, Any, Any]):
-    """Turns uint8 images of codes (height, width, channel), such as MiniGrid's, into uint8 images (plane, height, width) with one
-    plane for each code of each channel: 255 where the channel has that code, otherwise 0.
+    """Turns uint8 images of codes (height, width, channel), such as MiniGrid's, into uint8 images (plane, height, width) with
+    one plane for each code of each channel: 255 where the channel has that code, otherwise 0.
 
     ``codes`` is the number of codes of each channel, for instance 11 objects, 6 colours and 3 states of doors in MiniGrid.
     """
