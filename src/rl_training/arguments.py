@@ -191,7 +191,10 @@ def _add_bench(commands: Any) -> None:
         "configs", nargs="*", metavar="CONFIG", help="packaged configs or YAML files (default: all in the references file)"
     )
     bench.add_argument(
-        "--seeds", type=_positive, metavar="N", help="N seeds, from 0 or first_seed (default: as in the references, or 5)"
+        "--seeds",
+        type=_positive,
+        metavar="N",
+        help="N seeds, from 0 or first_seed (default: as in the references, or 5; a peer: at most 5; a race: 10, from 8000)",
     )
     bench.add_argument("--jobs", type=_positive, metavar="N", help="parallel processes (default 2; 1 with --time-to-solve)")
     _add_ray(bench, "; then --jobs is by default as many as there are CPUs for")
