@@ -205,7 +205,7 @@ def test_races_and_peers_with_other_settings_are_outdated() -> None:
         return [
             {
                 str(seed): {**outcome(500), "solved": True, "cpu_seconds": 1.0, "config": job.digest}
-                for seed in range(RACE_SEEDS)
+                for seed in range(8000, 8000 + RACE_SEEDS)
             }
             for job in jobs
         ]
@@ -239,9 +239,11 @@ def test_races_and_peers_with_other_settings_are_outdated() -> None:
 def test_a_seed_that_never_solves_the_task_counts_as_infinite(ours: list[Any], theirs: list[Any], cells: list[str]) -> None:
     def results(times: list[Any]) -> dict[str, dict[str, Any]]:
         numbers = [{"cpu_seconds": time or 99, "steps": 100 * (time or 99)} for time in times]
-        return {str(seed): {"solved": times[seed] is not None, **number} for seed, number in enumerate(numbers)}
+        return {str(8000 + seed): {"solved": times[seed] is not None, **number} for seed, number in enumerate(numbers)}
 
     runs = {"x ours": results(ours * 2), "x stable-baselines3": results(theirs * 2)}
+    for outcomes in runs.values():
+        outcomes["3"] = {"solved": True, "cpu_seconds": 0.1, "steps": 1}  # from an older version, to be left out
     text = race_table({}, {"x": Peer.model_validate(PEER)}, runs)
     row = [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]]
     assert [row[3], *row[6:]] == cells

@@ -47,9 +47,43 @@ def test_a_config_on_a_base_changes_what_it_names_and_keeps_the_rest(tmp_path: P
     assert load_config_data(str(file)) == expected
 
 
+def on_base(text: str, folder: Path) -> dict[str, Any]:
+    file = folder / "mine.yaml"
+    file.write_text(text)
+    return load_config_data(str(file))
+
+
+def test_a_config_on_a_base_merges_groups_and_replaces_the_rest(tmp_path: Path) -> None:
+    base = load_config_data("ppo/minigrid_memory")  # itself on a base that is on a base
+    assert base["wrappers"] == load_config_data("ppo/minigrid_empty")["wrappers"]
+    own = on_base("base: ppo/minigrid_memory\neval: {episodes: 3}\nwrappers: [flatten_observation]\n", tmp_path)
+    assert own["eval"] == {**base["eval"], "episodes": 3}
+    assert own["wrappers"] == ["flatten_observation"]
+    assert {**own, "eval": 0, "wrappers": 0} == {**base, "eval": 0, "wrappers": 0}
+
+
+def test_null_for_a_group_takes_over_nothing_of_the_base(tmp_path: Path) -> None:
+    base = load_config_data("dqn/recall")
+    assert base["env_kwargs"]
+    own = on_base("base: dqn/recall\nenv_kwargs: null\nenv_id: CartPole-v1\n", tmp_path)
+    assert "env_kwargs" not in own
+    assert resolve_config(own).env_kwargs == {}
+
+
+def test_a_base_of_another_algorithm_is_taken_if_all_its_settings_exist_there(tmp_path: Path) -> None:
+    own = on_base("base: ppo/minigrid_empty\nalgo: recurrent_ppo\n", tmp_path)
+    assert own == {**load_config_data("ppo/minigrid_empty"), "algo": "recurrent_ppo"}
+    with pytest.raises(ConfigError) as caught:
+        on_base("base: ppo/hopper\nalgo: sac\n", tmp_path)
+    assert "base ppo/hopper is a config of ppo and sets n_steps, n_epochs, n_minibatches, which sac" in str(caught.value)
+    with pytest.raises(ConfigError, match="unknown algorithm"):
+        on_base("base: ppo/hopper\nalgo: saac\n", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("base", "problem"),
     [
+        ("hopper", "not 'hopper'; did you mean ppo/hopper or sac/hopper?"),
         ("ppo/hoper", "not 'ppo/hoper'; did you mean 'ppo/hopper'?"),
         ("../mine.yaml", "not '../mine.yaml'"),  # no files: a config is complete without others beside it
         ("[ppo/hopper]", "not ['ppo/hopper']"),

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from rl_training.envs.spaces import describe_spaces
 from rl_training.envs.wrappers import ChannelsFirst, OneHotPlanes, SelectObservation
 from rl_training.errors import ConfigError
 
@@ -78,5 +79,15 @@ def test_planes_are_made_of_images_of_codes_only(image: Any) -> None:
 def test_a_code_without_a_plane_is_an_error_and_not_an_empty_cell() -> None:
     image = np.zeros((2, 2, 2), np.uint8)
     image[1, 0, 1] = 2
-    with pytest.raises(ConfigError, match=r"largest codes of the channels are \[0, 2\], too large for codes \[3, 2\]"):
+    with pytest.raises(ConfigError, match=r"largest codes of the channels are \[0, 2\], too large for codes: \[3, 2\]"):
         OneHotPlanes(LastChannel(image), codes=[3, 2]).reset()
+
+
+def test_planes_of_a_narrow_image_keep_their_place() -> None:
+    """A last axis shorter than both others is otherwise taken for channels."""
+    image = np.zeros((11, 6, 3), np.uint8)
+    planes = OneHotPlanes(LastChannel(image), codes=[11, 6, 4])
+    assert describe_spaces(planes, "planes").observation.shape == (21, 11, 6)
+    channels = ChannelsFirst(LastChannel(np.zeros((4, 2, 3), np.uint8)))
+    assert describe_spaces(channels, "channels").observation.shape == (3, 4, 2)
+    assert describe_spaces(LastChannel(image), "image").observation.shape == (3, 11, 6)

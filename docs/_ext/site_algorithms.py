@@ -17,7 +17,9 @@ from rl_training.algorithms.strict_model import StrictModel, may_change
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import Reference, load_entries
 from rl_training.bench.store import Outcomes, by_seed, load_results
+from rl_training.experiment.config import load_config_data
 from rl_training.experiment.packaged import about, packaged_configs
+from rl_training.experiment.plain_data import yaml_text
 from rl_training.experiment.registry import AlgorithmClass, built_in, get_algorithm
 from rl_training.experiment.settings import Setting, settings_of
 from rl_training.runtime.svg import Line, line_chart
@@ -126,6 +128,8 @@ def configs(name: str) -> str:
         if config.partition("/")[0] != name:
             continue
         yaml = file.read_text("utf-8")
+        if "\nbase: " in yaml:
+            yaml += f"\n# with the settings of its base:\n{yaml_text(load_config_data(config))}"
         parts += [f"### {config}", text(about(file)) + ".", _measured(config)]
         variants = [key for key, reference in references.items() if reference.config == config]
         parts += [f"**{text(key)}**, {text(references[key].source)}:\n\n{_measured(key)}" for key in variants]

@@ -194,7 +194,8 @@ def _add_bench(commands: Any) -> None:
         "--seeds",
         type=_positive,
         metavar="N",
-        help="N seeds, from 0 or first_seed (default: as in the references, or 5; a peer: at most 5; a race: 10, from 8000)",
+        help="N seeds, from 0 or first_seed (default: as in the references, or 5; peers: the first 5 of these; "
+        "races: 10, from 8000)",
     )
     bench.add_argument("--jobs", type=_positive, metavar="N", help="parallel processes (default 2; 1 with --time-to-solve)")
     _add_ray(bench, "; then --jobs is by default as many as there are CPUs for")

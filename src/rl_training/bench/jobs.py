@@ -114,7 +114,10 @@ class Job:
     @property
     def digest(self) -> str:
         """A short hash of the same, computed from the files as written."""
-        return config_digest(self._what_decides(self.data, exclude_defaults=True))
+        data = self.data
+        if "budget" in data.get("eval", {}):  # it never applies here
+            data["eval"] = {key: value for key, value in data["eval"].items() if key != "budget"}
+        return config_digest(self._what_decides(data, exclude_defaults=True))
 
     def _what_decides(self, ours: dict[str, Any], *, exclude_defaults: bool) -> dict[str, Any]:
         race = {} if self.race is None else {"race": self.race}

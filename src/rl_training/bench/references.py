@@ -22,7 +22,7 @@ from rl_training.experiment.config import apply_overrides, load_config_data, par
 Entry = TypeVar("Entry", bound=StrictModel)
 #: The number of seeds for a comparison with a peer, and for a config without a reference.
 DEFAULT_SEEDS = 5
-#: The seeds of a race are its own: those of the references have been looked at.
+#: The seeds of a race are its own: those of the references have been used for verdicts.
 RACE_SEEDS, FIRST_RACE_SEED = 10, 8_000
 
 

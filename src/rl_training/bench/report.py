@@ -12,7 +12,7 @@ import numpy as np
 from rl_training.bench.charts import Curve, draw_learning_curves
 from rl_training.bench.document import markdown_table
 from rl_training.bench.jobs import Job
-from rl_training.bench.references import DEFAULT_SEEDS, RACE_SEEDS, Peer, Reference
+from rl_training.bench.references import DEFAULT_SEEDS, FIRST_RACE_SEED, RACE_SEEDS, Peer, Reference
 from rl_training.bench.store import Outcomes, by_seed
 from rl_training.errors import ConfigError
 from rl_training.experiment.aggregate import (
@@ -27,7 +27,7 @@ from rl_training.experiment.curves import on_common_steps
 
 Results = Mapping[str, Outcomes]
 #: Wrappers that change what the agent is shown, but not the task.
-PRESENTATION_WRAPPERS = ("scale_observation", "previous_action")
+PRESENTATION_WRAPPERS = ("scale_observation", "previous_action", "select_observation", "one_hot_planes", "channels_first")
 LEARNING_HEADER = (
     "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s",
     "commit",
@@ -203,7 +203,7 @@ def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], r
         if peer.solved is None:
             continue
         goal, bar = f"{peer.solved:g}", "-" if peer.times is None else f"{peer.times:g}"
-        our_runs, peer_runs = results.get(race_key(config, None), {}), results.get(race_key(config, peer), {})
+        our_runs, peer_runs = (_of_races(results.get(race_key(config, side), {})) for side in (None, peer))
         seeds = sorted(set(our_runs) & set(peer_runs), key=int)
         if not seeds:
             rows.append((config, goal, "not run", "", peer.package, "not run", "", "", "", bar, ""))
@@ -234,6 +234,11 @@ def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], r
             )
         )
     return markdown_table(RACE_HEADER, rows)
+
+
+def _of_races(outcomes: Outcomes) -> Outcomes:
+    """Without the outcomes of older versions, which raced on other seeds."""
+    return {seed: outcome for seed, outcome in outcomes.items() if int(seed) >= FIRST_RACE_SEED}
 
 
 def race_key(config: str, peer: Peer | None) -> str:

@@ -22,7 +22,14 @@ import numpy as np
 from gymnasium.wrappers import FlattenObservation, OrderEnforcing, PassiveEnvChecker, RescaleAction, TimeLimit
 
 from rl_training.envs.factory import Env
-from rl_training.envs.wrappers import ChannelsFirst, MaskObservation, PreviousAction, ScaleObservation
+from rl_training.envs.wrappers import (
+    ChannelsFirst,
+    MaskObservation,
+    OneHotPlanes,
+    PreviousAction,
+    ScaleObservation,
+    SelectObservation,
+)
 from rl_training.errors import FOREIGN, described, shown
 from rl_training.types import State
 
@@ -34,8 +41,10 @@ STATELESS = (
     RescaleAction,
     ChannelsFirst,
     MaskObservation,
+    OneHotPlanes,
     PreviousAction,
     ScaleObservation,
+    SelectObservation,
 )
 #: What an array in a state can hold, and how deep a state can be, so that a checkpoint can hold it.
 ARRAY_TYPES = frozenset(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))

@@ -131,10 +131,16 @@ def _describe_leaf(space: spaces.Space[Any], path: LeafPath) -> ObservationLeaf 
     return None
 
 
+class ChannelsFirstBox(spaces.Box):
+    """Images that are known to have their channels first, however narrow they are. For others the shape has to decide."""
+
+
 def _image_shape(space: spaces.Box) -> tuple[int, ...] | None:
     """The channel-first shape of a Box that holds images: bytes with three axes, bytes with two long axes, or fractions from
     0 to 1 with two long axes and perhaps one for channels. None for any other Box."""
     shape = space.shape
+    if isinstance(space, ChannelsFirstBox):
+        return shape
     if space.dtype == np.uint8:
         if len(shape) == 3:
             return _channels_first(shape)

@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.envs.factory import Env, EnvFactory, close_env, created
+from rl_training.envs.spaces import ChannelsFirstBox
 from rl_training.errors import FOREIGN, ConfigError, RLTrainingError, UserCodeError, described, did_you_mean, shown
 from rl_training.names import imported, split_name
 from rl_training.types import LeafPath, entry_at, path_name
@@ -81,7 +82,7 @@ class ChannelsFirst(gym.ObservationWrapper[Any, Any, Any]):
             )
         height, width, channels = space.shape
         self._scale = np.uint8(255 if space.dtype == np.bool_ else 1)
-        self.observation_space = spaces.Box(0, 255, (channels, height, width), np.uint8)
+        self.observation_space = ChannelsFirstBox(0, 255, (channels, height, width), np.uint8)
 
     def observation(self, observation: Any) -> Any:
         return np.ascontiguousarray(np.transpose(observation, (2, 0, 1)), np.uint8) * self._scale
@@ -111,15 +112,15 @@ class OneHotPlanes(gym.ObservationWrapper[Any, Any, Any]):
             raise ConfigError(f"one_hot_planes: codes must be {channels} whole numbers from 1 to 256, not {shown(codes)}")
         self._counts = np.asarray(codes)
         self._channel = np.repeat(np.arange(channels), codes)  # (plane,)
-        self._code = np.concatenate([np.arange(count) for count in codes])  # (plane,)
-        self.observation_space = spaces.Box(0, 255, (len(self._code), height, width), np.uint8)
+        self._code = np.concatenate([np.arange(count, dtype=np.uint8) for count in codes])  # (plane,)
+        self.observation_space = ChannelsFirstBox(0, 255, (len(self._code), height, width), np.uint8)
 
     def observation(self, observation: Any) -> Any:
         largest = observation.max(axis=(0, 1))
         if (largest >= self._counts).any():
             raise ConfigError(
                 f"one_hot_planes: the largest codes of the channels are {largest.tolist()}, too large for "
-                f"codes {self._counts.tolist()}"
+                f"codes: {self._counts.tolist()}; each number must be at least one more than the largest code"
             )
         planes = observation[:, :, self._channel] == self._code
         return np.ascontiguousarray(planes.transpose(2, 0, 1)) * np.uint8(255)

@@ -304,9 +304,7 @@ def load_config_file(name_or_path: str) -> dict[str, Any]:
     else:
         try:
             if path.suffix not in (".yaml", ".yml") and not path.is_file():
-                meant = [] if "/" in name_or_path else configs_of(name_or_path[:MOST_SHOWN])
-                near = f"; did you mean {either(meant)}?" if meant else did_you_mean(name_or_path, packaged)
-                raise ConfigError(f"unknown config {shown(name_or_path)}{near}")
+                raise ConfigError(f"unknown config {shown(name_or_path)}{_near_configs(name_or_path)}")
             text = path.read_text("utf-8")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
@@ -321,16 +319,35 @@ def _on_base(data: Mapping[str, Any], name_or_path: str) -> dict[str, Any]:
     """The values of a file on top of those of its base. Groups of settings are merged; everything else is replaced whole."""
     base = data[BASE]
     if not isinstance(base, str) or base not in packaged_configs():
-        near = did_you_mean(base, packaged_configs()) if isinstance(base, str) else ""
+        near = _near_configs(base) if isinstance(base, str) else ""
         raise ConfigError(f"the config {name_or_path}: base must be the name of a packaged config, not {shown(base)}{near}")
-    below = load_config_file(base)
-    own = rename_old({"algo": below["algo"], **{key: value for key, value in data.items() if key != BASE}})
-    groups = {key: {**below[key], **value} for key, value in own.items() if _both_groups(below.get(key), value)}
-    return {**below, **own, **groups}
+    merged = load_config_file(base)
+    own = rename_old({"algo": merged["algo"], **{key: value for key, value in data.items() if key != BASE}})
+    if own["algo"] != merged["algo"]:
+        _require_common_settings(base, merged, own["algo"])
+    for key, value in own.items():
+        below = merged.pop(key, None)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = {**below, **value}
+        elif value is not None or not isinstance(below, Mapping):  # null for a group: nothing of the base's
+            merged[key] = value
+    return merged
 
 
-def _both_groups(below: Any, own: Any) -> bool:
-    return isinstance(below, Mapping) and isinstance(own, Mapping)
+def _require_common_settings(base: str, data: Mapping[str, Any], algo: str) -> None:
+    """Refuses a base whose settings another algorithm does not have."""
+    foreign = [key for key in data.get("algo_kwargs", {}) if key not in _algorithm(algo).config_class.model_fields]
+    if foreign:
+        raise ConfigError(
+            f"base {base} is a config of {data['algo']} and sets {', '.join(foreign)}, which {algo} does not have; "
+            f"choose one of {algo}'s configs as the base, or none"
+        )
+
+
+def _near_configs(name: str) -> str:
+    """Ends a message about a config that does not exist: what may have been meant."""
+    meant = [] if "/" in name else configs_of(name[:MOST_SHOWN])
+    return f"; did you mean {either(meant)}?" if meant else did_you_mean(name, packaged_configs())
 
 
 def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

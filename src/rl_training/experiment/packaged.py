@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 from itertools import takewhile
@@ -15,6 +16,7 @@ _ROOT = _ASSETS / "configs"
 EXPECTED = _ASSETS / "expected.json"
 
 
+@functools.cache
 def packaged_configs() -> dict[str, Path]:
     """The config files by name, such as ``dqn/cartpole``."""
     return {file.relative_to(_ROOT).with_suffix("").as_posix(): file for file in sorted(_ROOT.glob("*/*.yaml"))}
