@@ -26,6 +26,17 @@ def make_ppo(spec: SpaceSpec = DISCRETE, **settings: Any) -> RecurrentPPO:
     return RecurrentPPO(RecurrentPPO.make_policy(config, spec, init_generator(0)), config, RandomStreams(3))
 
 
+def test_the_forget_bias_reaches_the_memory_of_the_actor_and_of_the_critic() -> None:
+    plain, lasting = make_ppo().policy.network, make_ppo(forget_bias=3.0).policy.network
+    assert len(lasting.cores) == 2
+    for before, after in zip(plain.cores, lasting.cores, strict=True):
+        forget = slice(6, 12)  # of the input, forget, cell and output gates, six units each
+        expected = before.state_dict()
+        assert not expected["lstm.bias_ih_l0"].any()
+        expected["lstm.bias_ih_l0"][forget] = 3.0
+        torch.testing.assert_close(dict(after.state_dict()), dict(expected), rtol=0, atol=0)
+
+
 # -------------------------------------------------------------------------------------------------- sequences
 
 

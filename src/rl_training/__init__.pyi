@@ -334,13 +334,13 @@ class RecurrentPPO(ManagedAlgorithm):
         hidden_sizes: Sequence[int] = (64,), initial_log_std: float = 0.0, cnn_features: int = 512, n_epochs: int = 4,
         n_minibatches: int = 4, clip_range: float | Mapping[str, Any] = 0.2, final_clip_range: float | None = None,
         clip_range_decay_steps: int = 0, clip_value: float | None = None, target_kl: float | None = None, recurrent_cell:
-        Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, shared_lstm: bool = False,
-        sequence_length: int | None = None, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] =
-        'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
-        num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
-        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval:
-        Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {},
-        init_from: str | Path | None = None, overwrite: bool = False
+        Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 0.0, shared_lstm:
+        bool = False, sequence_length: int | None = None, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline",
+        "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str,
+        Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile:
+        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any]
+        = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log:
+        Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class SAC(ManagedAlgorithm):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.config import Positive
+from rl_training.algorithms.config import Number, Positive
 from rl_training.algorithms.on_policy import (
     Evaluated,
     MinibatchInput,
@@ -38,6 +38,7 @@ class RecurrentPPOConfig(ClippedConfig):
     recurrent_cell: Cell = Field("lstm", description="lstm or gru; the lstm_* settings are those of either")
     lstm_size: Positive = Field(64, description="width of the LSTM")
     lstm_layers: Positive = Field(1, description="layers of the LSTM")
+    forget_bias: Number = Field(0.0, description="initial forget-gate bias of the LSTM, for a longer memory; a GRU has none")
     shared_lstm: bool = Field(False, description="actor and critic share one LSTM")
     sequence_length: Positive | None = Field(
         None, description="maximum steps of backpropagation through time; null: to the start of the episode or rollout"
@@ -157,6 +158,7 @@ class RecurrentPPO(ClippedActorCritic[RecurrentPPOConfig]):
             lstm_layers=config.lstm_layers,
             shared_lstm=config.shared_lstm,
             cell=config.recurrent_cell,
+            forget_bias=config.forget_bias,
             **network_options(config),
         )
         return RecurrentPolicy(network, spec)

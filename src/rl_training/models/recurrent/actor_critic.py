@@ -30,6 +30,7 @@ class RecurrentActorCritic(nn.Module):
         lstm_layers: int = 1,
         shared_lstm: bool = False,
         cell: Cell = "lstm",
+        forget_bias: float = 0.0,
         encoder: EncoderConfig = EncoderConfig(),  # noqa: B008 - frozen
         style: Style = ON_POLICY,
         initial_log_std: float = 0.0,
@@ -40,7 +41,9 @@ class RecurrentActorCritic(nn.Module):
         if shared_lstm and self.critic_encoder is not None:
             raise ConfigError("with shared_lstm, actor and critic have one network: it cannot be a pair of modules")
         encoders = [self.encoder] if shared_lstm else [self.encoder, self.critic_encoder or self.encoder]
-        self.cores = [make_core(cell, one.out_features, lstm_size, lstm_layers, generator) for one in encoders]
+        self.cores = [
+            make_core(cell, one.out_features, lstm_size, lstm_layers, generator, forget_bias=forget_bias) for one in encoders
+        ]
         self.core_modules = nn.ModuleList(self.cores)
         self.actor = make_mlp([lstm_size, *hidden, self.head.outputs], generator, style, output_gain=POLICY_GAIN)
         self.critic = make_mlp([lstm_size, *hidden, 1], generator, style, output_gain=VALUE_GAIN)
