@@ -9,7 +9,10 @@ from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.pool import SeededEnvPool
 from rl_training.envs.wrappers import WrappedEnv
 from rl_training.experiment.config import load_config_data, resolve_config
+from rl_training.experiment.packaged import packaged_configs
 from rl_training.runtime.trainer import Trainer
+
+GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
 
 def test_a_game_is_restored_exactly() -> None:
@@ -45,11 +48,20 @@ def test_an_episode_knows_nothing_of_the_one_before(game: str) -> None:
     np.testing.assert_array_equal(pool.obs, first)
 
 
-def test_the_packaged_config_trains() -> None:
+CONFIGS = [name for name in packaged_configs() if "minatar_" in name]
+
+
+def test_every_game_has_a_config_of_each_algorithm() -> None:
+    prefixes = ("dqn/minatar_", "c51/rainbow_minatar_", "r2d2/minatar_")
+    assert set(CONFIGS) == {f"{prefix}{game}" for prefix in prefixes for game in GAMES}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_packaged_config_trains(name: str) -> None:
     pytest.importorskip("minatar")
-    data = load_config_data("dqn/minatar_breakout")
-    data |= {"total_timesteps": 400, "eval": {"interval": 0, "final_episodes": 2}}
+    data = load_config_data(name)
+    data |= {"total_timesteps": 400, "num_envs": 4, "eval": {"interval": 0, "final_episodes": 1, "budget": 0.1}}
     data["algo_kwargs"] |= {"buffer_size": 500, "learning_starts": 200}
     result = Trainer(resolve_config(data)).train()
-    assert result.updates == 51
+    assert result.updates > 0
     assert np.isfinite(result.metrics["loss"])
