@@ -298,6 +298,18 @@ def test_a_table_with_an_empty_column_is_still_a_table() -> None:
     assert markdown_table(("a", ""), [("1", "")]).splitlines()[1] == "| --- | --- |"
 
 
+def test_a_budget_for_evaluations_does_not_make_figures_outdated() -> None:
+    """A bench evaluates without one."""
+
+    def job(**evaluation: Any) -> Job:
+        return Job("x", 0, Path("runs"), content=tiny_values("dqn", eval=evaluation or None))
+
+    plain, limited, other = job(interval=100), job(interval=100, budget=0.1), job(interval=200)
+    assert plain.digest == limited.digest != other.digest
+    assert limited.data["eval"] == {"interval": 100, "budget": 0.1}
+    assert job().digest != plain.digest  # eval: null
+
+
 def test_results_are_added_one_by_one() -> None:
     path = Path("results/learning.json")
     for seed in (10, 2):

@@ -114,9 +114,9 @@ class Job:
     @property
     def digest(self) -> str:
         """A short hash of the same, computed from the files as written."""
-        data = self.data
-        if "budget" in data.get("eval", {}):  # it never applies here
-            data["eval"] = {key: value for key, value in data["eval"].items() if key != "budget"}
+        data, protocol = self.data, self.data.get("eval") or {}
+        if "budget" in protocol:  # it never applies here
+            data = {**data, "eval": {key: value for key, value in protocol.items() if key != "budget"}}
         return config_digest(self._what_decides(data, exclude_defaults=True))
 
     def _what_decides(self, ours: dict[str, Any], *, exclude_defaults: bool) -> dict[str, Any]:
