@@ -17,7 +17,7 @@ from rl_training.bench.command import Plan
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import DEFAULT_SEEDS, RACE_SEEDS, Peer, Reference, load_entries
-from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_table
+from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_table, task_of
 from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError
@@ -253,6 +253,17 @@ def test_curves_of_a_peer_that_is_no_longer_known_are_drawn(tmp_path: Path) -> N
     both = {"tiny.yaml": {str(seed): outcome(500) for seed in range(3)}}
     assert draw_curves({}, both, both, {}, tmp_path / "curves.svg")
     assert "peer, as tiny.yaml" in (tmp_path / "curves.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("config", "task"),
+    [
+        ("ppo/cartpole_no_velocity", "CartPole-v1, mask_observation"),
+        ("dqn/minatar_breakout", "MinAtar/Breakout-v1"),  # neither the module that registers it nor the layout of its images
+    ],
+)
+def test_a_panel_is_named_after_the_task(config: str, task: str) -> None:
+    assert task_of(config, None) == task
 
 
 def test_the_committed_page_marks_outdated_figures() -> None:

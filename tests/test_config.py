@@ -99,6 +99,12 @@ def test_a_base_that_is_no_packaged_config_is_refused(base: str, problem: str, t
     assert problem in str(caught.value)
 
 
+def test_a_base_outside_a_file_is_refused_with_what_to_do_instead() -> None:
+    expected = "base works in a config file only; elsewhere name the packaged config itself, as in --config ppo/hopper"
+    assert message_of({"base": "ppo/cartpole"}) == expected
+    assert message_of(apply_overrides(load_config_data("ppo/cartpole"), ["base=ppo/hopper"])) == expected
+
+
 def test_every_algorithm_has_a_packaged_config() -> None:
     assert {name.split("/")[0] for name in packaged_configs()} == set(algorithms())
 

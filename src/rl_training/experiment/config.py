@@ -181,6 +181,10 @@ def with_network(values: Mapping[str, Any], network: str | NetworkFunction | Non
 def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
     """Checks the values and fills in all defaults."""
     require_plain(data, "the config")
+    if BASE in data:
+        raise ConfigError(
+            "base works in a config file only; elsewhere name the packaged config itself, as in --config ppo/hopper"
+        )
     values = rename_old(data)
     if "algo" not in values:
         raise ConfigError("the config names no algorithm: add 'algo: dqn', or pass --algo")
