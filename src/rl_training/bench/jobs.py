@@ -40,11 +40,22 @@ RESULT_FILES = (
 #: The parts of our config that also apply to a peer: the task and the evaluation protocol, not our hyperparameters.
 RACE_TASK_KEYS = ("env_id", "env_kwargs", "wrappers")
 TASK_KEYS = (*RACE_TASK_KEYS, "total_timesteps", "eval")
+#: A wrapper that a peer does without: it stands for a choice of our settings, the units of the inputs. A peer has its own.
+OUR_UNITS = "scale_observation"
 
 
 def config_digest(data: dict[str, Any]) -> str:
     """A short hash of a config file's contents. A new setting that the file does not mention leaves it unchanged."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _without_our_units(data: dict[str, Any]) -> dict[str, Any]:
+    wrappers = data.get("wrappers")
+    if not isinstance(wrappers, list):
+        return data
+    kept = [wrapper for wrapper in wrappers if not (isinstance(wrapper, Mapping) and wrapper.get("name") == OUR_UNITS)]
+    rest = {key: value for key, value in data.items() if key != "wrappers"}
+    return {**rest, "wrappers": kept} if kept else rest
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +88,8 @@ class Job:
     def data(self) -> dict[str, Any]:
         if self.content is not None:
             return self.content
-        return load_config_data(self.config) if self.reference is None else self.reference.data(self.config)
+        data = load_config_data(self.config) if self.reference is None else self.reference.data(self.config)
+        return data if self.peer is None else _without_our_units(data)
 
     def load_config(self) -> TrainConfig:
         protocol = {**(self.data.get("eval") or {}), "budget": None}  # every evaluation counts, whatever it costs
