@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from test_ppo_update import make_ppo
 from rl_training.algorithms.on_policy import flat
 from rl_training.algorithms.return_scale import ReturnScale
 from rl_training.algorithms.value import QLearning
-from rl_training.errors import SpaceError
-from rl_training.experiment.registry import get_algorithm
+from rl_training.errors import ConfigError, SpaceError
+from rl_training.experiment.registry import algorithms, get_algorithm
 from rl_training.models import ObservationNormalizer, RunningMoments
 from rl_training.models.continuous import ContinuousActorCritic
 from rl_training.models.value_network import AtomNetwork
@@ -57,6 +58,37 @@ def test_normalised_observations_have_mean_0_and_deviation_1_and_are_clipped() -
     torch.testing.assert_close(x.std(0), torch.ones(2), atol=1e-2, rtol=0.0)
     assert normalizer(torch.tensor([[1e6, -1e6]])).tolist() == [[10.0, -10.0]]
     np.testing.assert_array_equal(normalizer.numpy_forward()(data), x.numpy())
+
+
+def test_statistics_of_the_first_steps_stay_as_they_are() -> None:
+    normalizer, first = ObservationNormalizer(2, steps=5), ObservationNormalizer(2)
+    data = np.random.default_rng(0).normal([5.0, -3.0], [2.0, 0.01], (20, 2)).astype(np.float32)
+    for start, end in ((0, 3), (3, 9), (9, 20)):  # the second is cut after two rows
+        normalizer.update(data[start:end])
+    first.update(data[:3])
+    first.update(data[3:5])
+    assert float(normalizer.count) == 5
+    for (name, found), expected in zip(normalizer.named_buffers(), first.buffers(), strict=True):
+        assert torch.equal(found, expected), name
+
+
+@pytest.mark.parametrize("algo", [name for name in algorithms() if "vector" in get_algorithm(name).observations])
+def test_every_algorithm_on_vectors_can_take_its_statistics_from_the_first_steps(algo: str) -> None:
+    counts = []
+    for steps in (None, 10):
+        settings = settings_of(algo, {"normalize_observations": True, "normalize_steps": steps})
+        with closing(Trainer(tiny_config(algo, num_envs=2, algo_kwargs=settings))) as trainer:
+            trainer.train(120)
+            modules = trainer.policy.network.modules()
+            counts.append([int(module.count) for module in modules if isinstance(module, ObservationNormalizer)])
+    ((everything,), (few,)) = counts
+    assert everything > 90  # a rollout that is not full yet has not been observed
+    assert few == 10
+
+
+def test_an_end_of_what_was_never_begun_is_refused() -> None:
+    with pytest.raises(ConfigError, match="normalize_steps ends what normalize_observations does: set that to true"):
+        tiny_config("ppo", algo_kwargs={"normalize_steps": 10})
 
 
 def test_acting_and_evaluating_leave_the_statistics_alone() -> None:

@@ -328,22 +328,28 @@ class OnPolicyConfig(AlgorithmConfig):
             )
 
 
-class ImageConfig(StrictModel):
-    """Settings of the algorithms that can learn from images."""
+class ObservationConfig(StrictModel):
+    """Settings of the algorithms that learn from vectors, images or both."""
 
+    normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
+    normalize_steps: Positive | None = Field(
+        None, description="observations that this mean and std are taken from, the first of the run; null: all of them"
+    )
     cnn: CNN = Field(
         "nature", description="encoder of images: nature (with cnn_layers), impala, drq (its paper's convolutions) or minatar"
     )
     cnn_layers: ConvLayers = Field(NATURE_LAYERS, description="filters, kernel and stride of each convolution on images")
 
     @model_validator(mode="after")
-    def _one_cnn(self) -> ImageConfig:
+    def _settings_agree(self) -> ObservationConfig:
+        if self.normalize_steps is not None and not self.normalize_observations:
+            raise ValueError("normalize_steps ends what normalize_observations does: set that to true, or leave out both")
         if self.cnn != "nature" and self.cnn_layers != NATURE_LAYERS:
             raise ValueError(f"cnn: {self.cnn} has convolutions of its own: leave out cnn_layers, or use cnn: nature")
         return self
 
 
-class ActorCriticConfig(ImageConfig, OnPolicyConfig):
+class ActorCriticConfig(ObservationConfig, OnPolicyConfig):
     """Settings of on-policy actor-critics: a value function, advantages and an entropy bonus."""
 
     learning_rate: ScheduledPositive = Field(3e-4, description="the optimiser's learning rate, a number or a schedule")
@@ -363,7 +369,6 @@ class ActorCriticConfig(ImageConfig, OnPolicyConfig):
         0.5, description="weight of the value loss", json_schema_extra=searched(uniform=[0.1, 1.0])
     )
     normalize_advantage: bool = Field(True, description="standardise the advantages of each minibatch")
-    normalize_observations: bool = Field(False, description="standardise observations with a running mean and std")
     normalize_rewards: bool = Field(
         False, description="divide rewards by the running standard deviation of the discounted return"
     )

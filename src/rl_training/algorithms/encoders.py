@@ -33,7 +33,7 @@ def finish_network(
     """Adds what an actor and a critic on ``separate_encoders`` lack: the normaliser, and orthogonal weights on images."""
     if config.normalize_observations:
         require_vectors(spec.observation)
-        network.normalizer = ObservationNormalizer(spec.observation.shape[0])
+        network.normalizer = ObservationNormalizer(spec.observation.shape[0], config.normalize_steps)
     if spec.observation.images and config.network is None:
         orthogonalize(network, generator)
 

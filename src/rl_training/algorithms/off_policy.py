@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.config import (
     Fraction,
-    ImageConfig,
     Init,
+    ObservationConfig,
     Positive,
     PositiveNumber,
     ScheduledPositive,
@@ -43,11 +43,10 @@ class OffPolicyActorCriticConfig(TransitionConfig):
     actor_update_interval: Positive = Field(1, description="critic updates per actor update")
 
 
-class AnyObservationConfig(ImageConfig, OffPolicyActorCriticConfig):
-    """Settings of those that learn from vectors, images or both."""
+class AnyObservationConfig(ObservationConfig, OffPolicyActorCriticConfig):
+    """Settings of those that learn from vectors, images or both, with an actor and a critic apart."""
 
     buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
-    normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
     cnn_features: Positive = Field(512, description="width of the layer after the convolutions")
     init: Init = Field(
         "default", description="initial weights: PyTorch's default on vectors and orthogonal on images, or orthogonal on both"

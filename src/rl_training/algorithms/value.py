@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.config import Count, Fraction, ImageConfig, Number, Positive, PositiveNumber
+from rl_training.algorithms.config import Count, Fraction, Number, ObservationConfig, Positive, PositiveNumber
 from rl_training.algorithms.epsilon_greedy import EpsilonGreedyConfig, EpsilonGreedyPolicy, EpsilonPolicy
 from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.q_values import Values
@@ -28,7 +28,7 @@ from rl_training.schedules import Schedule, importance_exponent
 from rl_training.types import ActionKind, ObservationKind, SpaceSpec, TransitionBatch, UpdateResult
 
 
-class QLearningConfig(ImageConfig, EpsilonGreedyConfig):
+class QLearningConfig(ObservationConfig, EpsilonGreedyConfig):
     """Settings of every algorithm that learns action values."""
 
     double: bool = Field(False, description="choose the bootstrap action with the online network")
@@ -36,7 +36,6 @@ class QLearningConfig(ImageConfig, EpsilonGreedyConfig):
     target_update_interval: Positive = Field(
         500, description="updates between target updates", json_schema_extra=searched(log=[10, 5000])
     )
-    normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
     initial_value: Number | None = Field(
         None,
         description="initial estimate of every action value; the largest possible return makes what is not known yet look "
@@ -59,6 +58,7 @@ class QLearningConfig(ImageConfig, EpsilonGreedyConfig):
             cnn=self.cnn,
             cnn_layers=self.cnn_layers,
             standardise=self.normalize_observations,
+            standardise_steps=self.normalize_steps,
             orthogonal=self.init == "orthogonal",
             custom=self.custom_network(),
         )

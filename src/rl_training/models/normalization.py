@@ -70,6 +70,8 @@ def copied(network: ModuleT) -> ModuleT:
 class ObservationNormalizer(nn.Module):
     """Standardises vectors with their running mean and standard deviation, and clips them to +-10.
 
+    With ``steps``, they are taken from that many observations, the first ones, and stay as they are from then on.
+
     The statistics are buffers, so a policy's weights, checkpoints and exports include them. They change only in ``update``:
     acting, evaluation and the passes of one training phase all use the same function. The buffers are always written in
     place, so that numpy views of them stay valid.
@@ -81,8 +83,9 @@ class ObservationNormalizer(nn.Module):
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, steps: int | None = None) -> None:
         super().__init__()
+        self.steps = steps
         self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(size, dtype=torch.float64))
@@ -102,6 +105,10 @@ class ObservationNormalizer(nn.Module):
         """Updates the statistics with observations (sample, size)."""
         moments = RunningMoments()
         moments.count = float(self.count)
+        if self.steps is not None:
+            obs = obs[: max(self.steps - int(moments.count), 0)]
+            if not len(obs):
+                return
         moments.mean, moments.squares = self.mean.cpu().numpy(), self.squares.cpu().numpy()
         moments.update(obs)
         self.count.fill_(moments.count)

@@ -45,6 +45,7 @@ class EncoderConfig:
     cnn_features: int | None = None  # width of a dense layer after the convolutions of each image; None: no such layer
     centre: bool = False  # scale images to -0.5..0.5 instead of 0..1
     standardise: bool = False  # standardise vectors with a running mean and standard deviation
+    standardise_steps: int | None = None  # the number of observations that these are taken from; None: all
     orthogonal: bool = False  # orthogonal convolutions
     custom: CustomNetwork | None = None  # the user's network in place of all this, except for standardising
 
@@ -55,10 +56,10 @@ def make_encoder(spec: ObservationSpec, config: EncoderConfig, generator: torch.
         require_vectors(spec)
     if config.custom is not None:
         trunk = config.custom.make_one(spec, generator, partial(unpack, spec))
-        return StandardisedEncoder(spec.shape[0], trunk) if config.standardise else trunk
+        return StandardisedEncoder(spec.shape[0], trunk, config.standardise_steps) if config.standardise else trunk
     if spec.kind == "vector":
         mlp = make_mlp([spec.shape[0], *config.hidden], generator, config.style, activate_last=True, output_gain=HIDDEN_GAIN)
-        return StandardisedEncoder(spec.shape[0], mlp) if config.standardise else mlp
+        return StandardisedEncoder(spec.shape[0], mlp, config.standardise_steps) if config.standardise else mlp
     cnns = [_make_cnn(leaf, config, generator) for leaf in spec.images]
     if spec.kind == "image" and not config.hidden:
         return cnns[0]
@@ -75,7 +76,7 @@ def make_encoders(spec: ObservationSpec, config: EncoderConfig, generator: torch
         require_vectors(spec)
     trunks: list[Encoder] = [*config.custom.make(spec, generator, partial(unpack, spec))]
     if config.standardise:
-        trunks[0] = StandardisedEncoder(spec.shape[0], trunks[0])  # what it prepares is for both
+        trunks[0] = StandardisedEncoder(spec.shape[0], trunks[0], config.standardise_steps)  # what it prepares is for both
     return trunks[0], trunks[1] if len(trunks) == 2 else None
 
 
@@ -105,9 +106,9 @@ def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Gen
 class StandardisedEncoder(Encoder):
     """Standardises vectors, then encodes them; the statistics change only in ``observe``."""
 
-    def __init__(self, size: int, mlp: Encoder) -> None:
+    def __init__(self, size: int, mlp: Encoder, steps: int | None) -> None:
         super().__init__()
-        self.normalizer = ObservationNormalizer(size)
+        self.normalizer = ObservationNormalizer(size, steps)
         self.mlp = mlp
         self.out_features = mlp.out_features
 
