@@ -15,7 +15,7 @@ from test_ppo_update import make_ppo
 from rl_training.algorithms.on_policy import flat
 from rl_training.algorithms.return_scale import ReturnScale
 from rl_training.algorithms.value import QLearning
-from rl_training.errors import ConfigError, SpaceError
+from rl_training.errors import RLTrainingError, SpaceError
 from rl_training.experiment.registry import algorithms, get_algorithm
 from rl_training.models import ObservationNormalizer, RunningMoments
 from rl_training.models.continuous import ContinuousActorCritic
@@ -60,35 +60,49 @@ def test_normalised_observations_have_mean_0_and_deviation_1_and_are_clipped() -
     np.testing.assert_array_equal(normalizer.numpy_forward()(data), x.numpy())
 
 
-def test_statistics_of_the_first_steps_stay_as_they_are() -> None:
-    normalizer, first = ObservationNormalizer(2, steps=5), ObservationNormalizer(2)
-    data = np.random.default_rng(0).normal([5.0, -3.0], [2.0, 0.01], (20, 2)).astype(np.float32)
-    for start, end in ((0, 3), (3, 9), (9, 20)):  # the second is cut after two rows
-        normalizer.update(data[start:end])
-    first.update(data[:3])
-    first.update(data[3:5])
-    assert float(normalizer.count) == 5
-    for (name, found), expected in zip(normalizer.named_buffers(), first.buffers(), strict=True):
-        assert torch.equal(found, expected), name
-
-
 @pytest.mark.parametrize("algo", [name for name in algorithms() if "vector" in get_algorithm(name).observations])
-def test_every_algorithm_on_vectors_can_take_its_statistics_from_the_first_steps(algo: str) -> None:
-    counts = []
-    for steps in (None, 10):
-        settings = settings_of(algo, {"normalize_observations": True, "normalize_steps": steps})
-        with closing(Trainer(tiny_config(algo, num_envs=2, algo_kwargs=settings))) as trainer:
+def test_every_algorithm_on_vectors_can_multiply_them_by_fixed_numbers(algo: str) -> None:
+    """Acting and learning: a policy with factors on bare observations is one without on observations multiplied."""
+    size = 4 if "discrete" in get_algorithm(algo).actions else 3  # CartPole and Pendulum
+    factors = tuple(float(2**k) for k in range(size))  # powers of two, which multiply exactly
+    weights = []
+    for scaled_by in ("policy", "wrapper"):
+        inside = {"algo_kwargs": {"observation_scale": factors}}
+        outside = {"wrappers": [{"name": "scale_observation", "factors": list(factors)}]}
+        values = inside if scaled_by == "policy" else outside
+        with closing(Trainer(tiny_config(algo, num_envs=2, **values))) as trainer:
             trainer.train(120)
-            modules = trainer.policy.network.modules()
-            counts.append([int(module.count) for module in modules if isinstance(module, ObservationNormalizer)])
-    ((everything,), (few,)) = counts
-    assert everything > 90  # a rollout that is not full yet has not been observed
-    assert few == 10
+            weights.append({name: value for name, value in trainer.policy.state_dict().items() if "normalizer" not in name})
+    assert all(
+        torch.equal(value.flatten(), other.flatten()) for value, other in zip(*(w.values() for w in weights), strict=True)
+    )
 
 
-def test_an_end_of_what_was_never_begun_is_refused() -> None:
-    with pytest.raises(ConfigError, match="normalize_steps ends what normalize_observations does: set that to true"):
-        tiny_config("ppo", algo_kwargs={"normalize_steps": 10})
+def test_a_loaded_policy_has_its_factors() -> None:
+    policy = make_ppo(observation_scale=(2.0, 2.0, 20.0, 2.0)).policy
+    other = make_ppo(observation_scale=(1.0, 1.0, 1.0, 1.0)).policy
+    other.load_state_dict(policy.state_dict())
+    obs = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    assert other.act(obs, ()).action.tolist() == policy.act(obs, ()).action.tolist()
+    assert other.state_dict()["encoder.normalizer.factors"].tolist() == [2.0, 2.0, 20.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"observation_scale": [1.0, 2.0]}, "observation_scale has 2 numbers, but an observation has 4; give one for each"),
+        ({"observation_scale": [1.0] * 4, "normalize_observations": True}, "both scale the inputs: leave out one of them"),
+        ({"observation_scale": [1.0, 0.0, 1.0, 1.0]}, "observation_scale.1"),
+    ],
+)
+def test_factors_that_make_no_sense_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(RLTrainingError, match=words):
+        Trainer(tiny_config("ppo", algo_kwargs=settings))
+
+
+def test_images_have_no_factors() -> None:
+    with pytest.raises(SpaceError, match="leave out observation_scale"):
+        make_ppo(IMAGE, observation_scale=(1.0,))
 
 
 def test_acting_and_evaluating_leave_the_statistics_alone() -> None:

@@ -15,7 +15,7 @@ from rl_training.algorithms.base import init_generator
 from rl_training.errors import SpaceError
 from rl_training.models import NatureCNN, make_encoder
 from rl_training.models.mlp import MLP
-from rl_training.models.observation import EncoderConfig, MixedEncoder, StandardisedEncoder, unpack
+from rl_training.models.observation import EncoderConfig, MixedEncoder, PreparedEncoder, unpack
 from rl_training.types import ObservationLeaf, ObservationSpec
 
 VECTOR = ObservationLeaf("vector", (6,), (2, 3), path=("pose",))
@@ -60,7 +60,7 @@ def test_the_maker_takes_the_simplest_encoder_that_fits() -> None:
     generator = init_generator(0)
     assert type(make_encoder(ObservationSpec((VECTOR, ONE_HOT)), EncoderConfig(hidden=(8,)), generator)) is MLP
     assert type(make_encoder(IMAGE.observation, EncoderConfig(), generator)) is NatureCNN
-    assert type(make_encoder(ObservationSpec((VECTOR,)), EncoderConfig(standardise=True), generator)) is StandardisedEncoder
+    assert type(make_encoder(ObservationSpec((VECTOR,)), EncoderConfig(standardise=True), generator)) is PreparedEncoder
     with pytest.raises(SpaceError, match="normalize_observations: false"):
         make_encoder(IMAGE.observation, EncoderConfig(standardise=True), generator)
 

@@ -332,8 +332,8 @@ class ObservationConfig(StrictModel):
     """Settings of the algorithms that learn from vectors, images or both."""
 
     normalize_observations: bool = Field(False, description="standardise vectors with a running mean and std")
-    normalize_steps: Positive | None = Field(
-        None, description="observations that this mean and std are taken from, the first of the run; null: all of them"
+    observation_scale: tuple[PositiveNumber, ...] | None = Field(
+        None, description="multiply vectors by these numbers, one for each entry, instead of standardising them"
     )
     cnn: CNN = Field(
         "nature", description="encoder of images: nature (with cnn_layers), impala, drq (its paper's convolutions) or minatar"
@@ -342,8 +342,8 @@ class ObservationConfig(StrictModel):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> ObservationConfig:
-        if self.normalize_steps is not None and not self.normalize_observations:
-            raise ValueError("normalize_steps ends what normalize_observations does: set that to true, or leave out both")
+        if self.observation_scale is not None and self.normalize_observations:
+            raise ValueError("observation_scale and normalize_observations both scale the inputs: leave out one of them")
         if self.cnn != "nature" and self.cnn_layers != NATURE_LAYERS:
             raise ValueError(f"cnn: {self.cnn} has convolutions of its own: leave out cnn_layers, or use cnn: nature")
         return self

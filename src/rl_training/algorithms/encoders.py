@@ -10,8 +10,7 @@ from rl_training.algorithms.off_policy import AnyObservationConfig, OffPolicyAct
 from rl_training.models.cnn.drq import orthogonalize
 from rl_training.models.encoder import Encoder
 from rl_training.models.interfaces import SeparateActorCritic
-from rl_training.models.normalization import ObservationNormalizer
-from rl_training.models.observation import EncoderConfig, make_encoder, require_vectors, unpack
+from rl_training.models.observation import EncoderConfig, make_encoder, make_preparation, unpack
 from rl_training.types import SpaceSpec
 
 
@@ -31,9 +30,7 @@ def finish_network(
     network: SeparateActorCritic, config: AnyObservationConfig, spec: SpaceSpec, generator: torch.Generator
 ) -> None:
     """Adds what an actor and a critic on ``separate_encoders`` lack: the normaliser, and orthogonal weights on images."""
-    if config.normalize_observations:
-        require_vectors(spec.observation)
-        network.normalizer = ObservationNormalizer(spec.observation.shape[0], config.normalize_steps)
+    network.normalizer = make_preparation(spec.observation, config.normalize_observations, config.observation_scale)
     if spec.observation.images and config.network is None:
         orthogonalize(network, generator)
 

@@ -346,7 +346,7 @@ def network_options(config: ActorCriticConfig) -> dict[str, Any]:
             cnn_layers=config.cnn_layers,
             cnn_features=config.cnn_features,
             standardise=config.normalize_observations,
-            standardise_steps=config.normalize_steps,
+            factors=config.observation_scale,
             orthogonal=config.init == "orthogonal",
             custom=config.custom_network(),
         ),

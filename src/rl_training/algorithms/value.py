@@ -58,7 +58,7 @@ class QLearningConfig(ObservationConfig, EpsilonGreedyConfig):
             cnn=self.cnn,
             cnn_layers=self.cnn_layers,
             standardise=self.normalize_observations,
-            standardise_steps=self.normalize_steps,
+            factors=self.observation_scale,
             orthogonal=self.init == "orthogonal",
             custom=self.custom_network(),
         )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rl_training.models.action_head import ActionHead
 from rl_training.models.encoder import Encoder, through_torch
-from rl_training.models.normalization import ObservationNormalizer
+from rl_training.models.normalization import Preparation
 from rl_training.types import Array
 
 
@@ -35,8 +35,8 @@ class SeparateActorCritic(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        # standardises vectors for actor and critic alike. A default in the class would hide the module
-        self.normalizer: ObservationNormalizer | None = None
+        # prepares vectors for actor and critic alike. A default in the class would hide the module
+        self.normalizer: Preparation | None = None
 
     def prepare(self, obs: Tensor) -> Tensor:
         """Prepares observations for both. This has no parameters, so an update does it once for all its passes."""

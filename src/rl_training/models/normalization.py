@@ -1,9 +1,9 @@
-"""Running mean and variance, kept in float64 and restored exactly."""
+"""How vectors are prepared for a network: running statistics, kept in float64 and restored exactly, or fixed factors."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -70,8 +70,6 @@ def copied(network: ModuleT) -> ModuleT:
 class ObservationNormalizer(nn.Module):
     """Standardises vectors with their running mean and standard deviation, and clips them to +-10.
 
-    With ``steps``, they are taken from that many observations, the first ones, and stay as they are from then on.
-
     The statistics are buffers, so a policy's weights, checkpoints and exports include them. They change only in ``update``:
     acting, evaluation and the passes of one training phase all use the same function. The buffers are always written in
     place, so that numpy views of them stay valid.
@@ -83,9 +81,8 @@ class ObservationNormalizer(nn.Module):
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, size: int, steps: int | None = None) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.steps = steps
         self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(size, dtype=torch.float64))
@@ -105,10 +102,6 @@ class ObservationNormalizer(nn.Module):
         """Updates the statistics with observations (sample, size)."""
         moments = RunningMoments()
         moments.count = float(self.count)
-        if self.steps is not None:
-            obs = obs[: max(self.steps - int(moments.count), 0)]
-            if not len(obs):
-                return
         moments.mean, moments.squares = self.mean.cpu().numpy(), self.squares.cpu().numpy()
         moments.update(obs)
         self.count.fill_(moments.count)
@@ -131,3 +124,27 @@ class ObservationNormalizer(nn.Module):
             return clipped
 
         return normalize
+
+
+class ObservationScale(nn.Module):
+    """Multiplies vectors by fixed factors, which belong to the weights as running statistics do."""
+
+    factors: Tensor
+
+    def __init__(self, factors: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("factors", torch.tensor(factors, dtype=torch.float32))
+
+    def update(self, obs: Array) -> None:
+        """Observations do not change it."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return obs * self.factors
+
+    def numpy_forward(self) -> Callable[[Array], Array]:
+        """``forward`` on numpy arrays, with a view of the buffer."""
+        factors = self.factors.numpy()
+        return lambda obs: obs * factors
+
+
+Preparation = ObservationNormalizer | ObservationScale

@@ -27,7 +27,7 @@ from rl_training.models.cnn.nature import (
 from rl_training.models.custom import CustomNetwork, CustomTrunk
 from rl_training.models.encoder import Encoder, in_turn, through_torch
 from rl_training.models.mlp import MLP, PLAIN, Style, make_mlp
-from rl_training.models.normalization import ObservationNormalizer
+from rl_training.models.normalization import ObservationNormalizer, ObservationScale, Preparation
 from rl_training.types import ActionSpec, Array, ObservationLeaf, ObservationSpec, path_name
 
 CNN = Literal["nature", "impala", "drq", "minatar"]
@@ -45,21 +45,19 @@ class EncoderConfig:
     cnn_features: int | None = None  # width of a dense layer after the convolutions of each image; None: no such layer
     centre: bool = False  # scale images to -0.5..0.5 instead of 0..1
     standardise: bool = False  # standardise vectors with a running mean and standard deviation
-    standardise_steps: int | None = None  # the number of observations that these are taken from; None: all
+    factors: Sequence[float] | None = None  # instead, multiply them by these
     orthogonal: bool = False  # orthogonal convolutions
-    custom: CustomNetwork | None = None  # the user's network in place of all this, except for standardising
+    custom: CustomNetwork | None = None  # the user's network in place of all this, except for standardising and factors
 
 
 def make_encoder(spec: ObservationSpec, config: EncoderConfig, generator: torch.Generator) -> Encoder:
     """The encoder for a spec: an MLP for vectors, a CNN for an image, both in parallel for a mixture."""
-    if config.standardise:
-        require_vectors(spec)
+    preparation = make_preparation(spec, config.standardise, config.factors)
     if config.custom is not None:
-        trunk = config.custom.make_one(spec, generator, partial(unpack, spec))
-        return StandardisedEncoder(spec.shape[0], trunk, config.standardise_steps) if config.standardise else trunk
+        return _prepared(preparation, config.custom.make_one(spec, generator, partial(unpack, spec)))
     if spec.kind == "vector":
         mlp = make_mlp([spec.shape[0], *config.hidden], generator, config.style, activate_last=True, output_gain=HIDDEN_GAIN)
-        return StandardisedEncoder(spec.shape[0], mlp, config.standardise_steps) if config.standardise else mlp
+        return _prepared(preparation, mlp)
     cnns = [_make_cnn(leaf, config, generator) for leaf in spec.images]
     if spec.kind == "image" and not config.hidden:
         return cnns[0]
@@ -72,18 +70,28 @@ def make_encoders(spec: ObservationSpec, config: EncoderConfig, generator: torch
     """The encoder of an actor and a critic, or one for each if the user's function returns a pair."""
     if config.custom is None:
         return make_encoder(spec, config, generator), None
-    if config.standardise:
-        require_vectors(spec)
+    preparation = make_preparation(spec, config.standardise, config.factors)
     trunks: list[Encoder] = [*config.custom.make(spec, generator, partial(unpack, spec))]
-    if config.standardise:
-        trunks[0] = StandardisedEncoder(spec.shape[0], trunks[0], config.standardise_steps)  # what it prepares is for both
+    trunks[0] = _prepared(preparation, trunks[0])  # what it prepares is for both
     return trunks[0], trunks[1] if len(trunks) == 2 else None
 
 
-def require_vectors(spec: ObservationSpec) -> None:
-    """Refuses to standardise observations with images."""
-    if spec.images:
+def make_preparation(spec: ObservationSpec, standardise: bool, factors: Sequence[float] | None) -> Preparation | None:
+    """What prepares vectors for the network, if anything does."""
+    if spec.images and standardise:
         raise SpaceError("images are always scaled to 0..1 and cannot be standardised; set normalize_observations: false")
+    if spec.images and factors is not None:
+        raise SpaceError("images are always scaled to 0..1; leave out observation_scale")
+    if factors is not None and len(factors) != spec.shape[0]:
+        given = counted(len(factors), "number")
+        raise SpaceError(f"observation_scale has {given}, but an observation has {spec.shape[0]}; give one for each")
+    if factors is not None:
+        return ObservationScale(factors)
+    return ObservationNormalizer(spec.shape[0]) if standardise else None
+
+
+def _prepared(preparation: Preparation | None, trunk: Encoder) -> Encoder:
+    return trunk if preparation is None else PreparedEncoder(preparation, trunk)
 
 
 def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Generator) -> ImageEncoder:
@@ -103,18 +111,18 @@ def _make_cnn(leaf: ObservationLeaf, config: EncoderConfig, generator: torch.Gen
     return cnn
 
 
-class StandardisedEncoder(Encoder):
-    """Standardises vectors, then encodes them; the statistics change only in ``observe``."""
+class PreparedEncoder(Encoder):
+    """Standardises or scales vectors, then encodes them; running statistics change only in ``observe``."""
 
-    def __init__(self, size: int, mlp: Encoder, steps: int | None) -> None:
+    def __init__(self, normalizer: Preparation, mlp: Encoder) -> None:
         super().__init__()
-        self.normalizer = ObservationNormalizer(size, steps)
+        self.normalizer = normalizer
         self.mlp = mlp
         self.out_features = mlp.out_features
 
     def prepare(self, obs: Tensor) -> Tensor:
-        standardised: Tensor = self.normalizer(obs)
-        return standardised
+        prepared: Tensor = self.normalizer(obs)
+        return prepared
 
     def forward(self, prepared: Tensor) -> Tensor:
         features: Tensor = self.mlp(prepared)
