@@ -249,24 +249,22 @@ def test_a_seed_that_never_solves_the_task_counts_as_infinite(ours: list[Any], t
     assert [row[3], *row[6:]] == cells
 
 
-def test_a_peer_plays_the_task_without_the_units_that_we_chose() -> None:
-    scale = {"name": "scale_observation", "factors": [2.0, 1.0, 20.0, 1.0]}
-    mask = {"name": "mask_observation", "indices": [1, 3]}
+@pytest.mark.parametrize("kept", [[], [{"name": "mask_observation", "indices": [1, 3]}], ["flatten_observation"]])
+@pytest.mark.parametrize(
+    "scale", [{"name": "scale_observation", "factors": [2.0] * 4}, {"scale_observation": {"factors": [2.0] * 4}}]
+)
+def test_a_peer_plays_the_task_without_the_factors_that_we_chose(kept: list[Any], scale: Any) -> None:
+    plain = {key: value for key, value in tiny_values("ppo").items() if key != "wrappers"}
+    Path("scaled.yaml").write_text(yaml.safe_dump({**plain, "wrappers": [*kept, scale]}))
+    Path("bare.yaml").write_text(yaml.safe_dump({**plain, **({"wrappers": kept} if kept else {})}))
     peer = Peer.model_validate(PEER)
-
-    def job(wrappers: Any, peer: Peer | None) -> Job:
-        Path("units.yaml").write_text(yaml.safe_dump({**tiny_values("ppo"), "wrappers": wrappers}))
-        return Job("units.yaml", 0, Path("runs"), peer)
-
-    assert [wrapper["name"] for wrapper in job([mask, scale], None).load_config().wrappers] == [mask["name"], scale["name"]]
-    assert job([mask, scale], peer).load_config().wrappers == job([mask], None).load_config().wrappers
-    assert job([scale, "flatten_observation"], peer).digest == job(["flatten_observation"], peer).digest
-    plain = tiny_values("ppo")
-    plain.pop("wrappers", None)
-    Path("plain.yaml").write_text(yaml.safe_dump(plain))
-    assert (
-        job([scale], peer).digest == Job("plain.yaml", 0, Path("runs"), peer).digest
-    )  # its figures stay those of the bare task
+    ours, theirs, bare = (
+        Job(file, 0, Path("runs"), player)
+        for file, player in (("scaled.yaml", None), ("scaled.yaml", peer), ("bare.yaml", peer))
+    )
+    assert len(ours.load_config().wrappers) == len(kept) + 1
+    assert theirs.load_config().wrappers == bare.load_config().wrappers
+    assert theirs.digest == bare.digest  # figures from before we chose them stay
 
 
 def test_curves_of_a_peer_that_is_no_longer_known_are_drawn(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_base_that_is_no_packaged_config_is_refused(base: str, problem: str, t
 
 
 def test_a_base_outside_a_file_is_refused_with_what_to_do_instead() -> None:
-    expected = "base works in a config file only; elsewhere name the packaged config itself, as in --config ppo/hopper"
+    expected = "base works only in a file given to --config or from_config; elsewhere, name the packaged config itself"
     assert message_of({"base": "ppo/cartpole"}) == expected
     assert message_of(apply_overrides(load_config_data("ppo/cartpole"), ["base=ppo/hopper"])) == expected
 

@@ -326,6 +326,16 @@ def test_the_same_spaces_are_enough(source: Path, tmp_path: Path) -> None:
     agent.close()
 
 
+@pytest.mark.parametrize("algo", ["dqn", "sac"])
+def test_training_does_not_start_from_weights_for_inputs_of_another_scale(algo: str, tmp_path: Path) -> None:
+    size = {"dqn": 4, "sac": 3}[algo]  # CartPole and Pendulum
+    first = tmp_path / "first"
+    train_to(first, algo=algo, algo_kwargs={"observation_scale": [2.0] * size})
+    train_to(tmp_path / "same", algo=algo, init_from=first, algo_kwargs={"observation_scale": [2.0] * size})
+    with pytest.raises(ConfigError, match=r"observation_scale is \[2.0, .* in the checkpoint .* and \[1.0, .* here"):
+        train_to(tmp_path / "other", algo=algo, init_from=first, algo_kwargs={"observation_scale": [1.0] * size})
+
+
 def test_other_spaces_algorithms_and_networks_are_one_sentence(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

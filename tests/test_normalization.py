@@ -1,4 +1,4 @@
-"""Running statistics of observations and returns: exact, part of the weights or of the checkpoint, frozen while acting."""
+"""What prepares observations and rewards: running statistics, exact, saved, frozen while acting, and fixed factors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from rl_training.errors import RLTrainingError, SpaceError
 from rl_training.experiment.registry import algorithms, get_algorithm
 from rl_training.models import ObservationNormalizer, RunningMoments
 from rl_training.models.continuous import ContinuousActorCritic
+from rl_training.models.observation import make_preparation
 from rl_training.models.value_network import AtomNetwork
 from rl_training.runtime.trainer import Trainer
+from rl_training.specs import ObservationLeaf, ObservationSpec
 
 
 def test_running_moments_are_those_of_all_that_was_seen() -> None:
@@ -62,37 +64,44 @@ def test_normalised_observations_have_mean_0_and_deviation_1_and_are_clipped() -
 
 @pytest.mark.parametrize("algo", [name for name in algorithms() if "vector" in get_algorithm(name).observations])
 def test_every_algorithm_on_vectors_can_multiply_them_by_fixed_numbers(algo: str) -> None:
-    """Acting and learning: a policy with factors on bare observations is one without on observations multiplied."""
+    """Acting and learning: a policy with factors on raw observations is one without on observations multiplied before."""
     size = 4 if "discrete" in get_algorithm(algo).actions else 3  # CartPole and Pendulum
     factors = tuple(float(2**k) for k in range(size))  # powers of two, which multiply exactly
-    weights = []
-    for scaled_by in ("policy", "wrapper"):
-        inside = {"algo_kwargs": {"observation_scale": factors}}
-        outside = {"wrappers": [{"name": "scale_observation", "factors": list(factors)}]}
-        values = inside if scaled_by == "policy" else outside
-        with closing(Trainer(tiny_config(algo, num_envs=2, **values))) as trainer:
-            trainer.train(120)
-            weights.append({name: value for name, value in trainer.policy.state_dict().items() if "normalizer" not in name})
-    assert all(
-        torch.equal(value.flatten(), other.flatten()) for value, other in zip(*(w.values() for w in weights), strict=True)
-    )
+    inside: dict[str, Any] = {"algo_kwargs": {"observation_scale": factors}}
+    outside: dict[str, Any] = {"wrappers": [{"name": "scale_observation", "factors": list(factors)}]}
+    scaled, plain = (_trained(algo, **values) for values in (inside, outside))
+    for (name, value), (other, expected) in zip(scaled.items(), plain.items(), strict=True):
+        assert name.replace(".mlp.", ".") == other.replace(".mlp.", ".")  # a module between has a name of its own
+        assert torch.equal(value, expected), name
+
+
+def _trained(algo: str, **values: Any) -> dict[str, torch.Tensor]:
+    with closing(Trainer(tiny_config(algo, num_envs=2, **values))) as trainer:
+        trainer.train(120)
+        return {name: value for name, value in trainer.policy.state_dict().items() if "normalizer" not in name}
 
 
 def test_a_loaded_policy_has_its_factors() -> None:
-    policy = make_ppo(observation_scale=(2.0, 2.0, 20.0, 2.0)).policy
-    other = make_ppo(observation_scale=(1.0, 1.0, 1.0, 1.0)).policy
+    policy, other = (make_ppo(observation_scale=factors).policy for factors in ((2.0, 2.0, 20.0, 2.0), (1.0, 1.0, 1.0, 1.0)))
+    obs = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
+    networks: list[Any] = [policy.network, other.network]
+    before = [network.action_output(obs).detach() for network in networks]
     other.load_state_dict(policy.state_dict())
-    obs = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-    assert other.act(obs, ()).action.tolist() == policy.act(obs, ()).action.tolist()
-    assert other.state_dict()["encoder.normalizer.factors"].tolist() == [2.0, 2.0, 20.0, 2.0]
+    assert not torch.equal(*before)
+    assert torch.equal(*(network.action_output(obs) for network in networks))
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"observation_scale": [1.0, 2.0]}, "observation_scale has 2 numbers, but an observation has 4; give one for each"),
-        ({"observation_scale": [1.0] * 4, "normalize_observations": True}, "both scale the inputs: leave out one of them"),
+        (
+            {"observation_scale": [1.0] * 4, "normalize_observations": True},
+            "both scale the inputs: set one of them to null or false",
+        ),
         ({"observation_scale": [1.0, 0.0, 1.0, 1.0]}, "observation_scale.1"),
+        ({"observation_scale": [1.0, 1e300, 1.0, 1.0]}, "beyond what single precision can represent"),
+        ({"observation_scale": [1.0, 1e-60, 1.0, 1.0]}, "beyond what single precision can represent"),
     ],
 )
 def test_factors_that_make_no_sense_are_refused(settings: dict[str, Any], words: str) -> None:
@@ -100,8 +109,21 @@ def test_factors_that_make_no_sense_are_refused(settings: dict[str, Any], words:
         Trainer(tiny_config("ppo", algo_kwargs=settings))
 
 
+def test_the_entries_of_a_dict_have_factors_in_order() -> None:
+    leaves = (
+        ObservationLeaf("vector", (2,), (2,), path=("arm",)),
+        ObservationLeaf("one_hot", (3,), (), sizes=(3,), starts=(0,), path=("mode",)),
+    )
+    spec = ObservationSpec(leaves)
+    with pytest.raises(SpaceError, match=r"observation_scale has 4 numbers, but an observation has 5 \(arm 2, mode 3\)"):
+        make_preparation(spec, False, [1.0] * 4)
+    scale = make_preparation(spec, False, [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert scale is not None
+    assert scale(torch.ones(1, 5)).tolist() == [[1.0, 2.0, 3.0, 4.0, 5.0]]
+
+
 def test_images_have_no_factors() -> None:
-    with pytest.raises(SpaceError, match="leave out observation_scale"):
+    with pytest.raises(SpaceError, match="observation_scale is for observations without images"):
         make_ppo(IMAGE, observation_scale=(1.0,))
 
 

@@ -30,9 +30,11 @@ def case_of(algo: str, observation: str, action: str, *settings: dict[str, Any],
 
 MULTI = Case("dqn", "vector", "multi")
 REMEMBERING = Case("r2d2", "vector", "discrete"), {"masked": True, "previous_inputs": True}
+FACTORS = (2.0, 0.5, 20.0)
 CASES = [
     case_of("dqn", "dict", "discrete", {}),
     (MULTI, {"masked": True}),
+    case_of("ppo", "vector", "discrete", {"observation_scale": FACTORS}),
     case_of("ppo", "vector", "multi", {"masked": True}, slow=True),
     case_of("sac", "vector", "continuous", {"normalize_observations": True}, slow=True),
     REMEMBERING,

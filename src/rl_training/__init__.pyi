@@ -27,16 +27,16 @@ class A2C(ManagedAlgorithm):
         float = 0.0, rmsprop_centered: bool = False, weight_decay: float | None = None, max_grad_norm: float | None = 0.5,
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'tanh', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'orthogonal', network: Any = None, network_kwargs: Mapping[str, Any] = {}, n_steps:
-        int = 5, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8,
-        4), (64, 4, 2), (64, 3, 1)), gae_lambda: float = 1.0, entropy_coef: float | Mapping[str, Any] = 0.0, value_coef: float
-        = 0.5, normalize_advantage: bool = False, normalize_observations: bool = False, normalize_rewards: bool = False,
-        hidden_sizes: Sequence[int] = (64, 64), initial_log_std: float = 0.0, cnn_features: int = 512, env_kwargs:
-        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
-        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        int = 5, normalize_observations: bool = False, observation_scale: Sequence[float] | None = None, cnn:
+        Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4,
+        2), (64, 3, 1)), gae_lambda: float = 1.0, entropy_coef: float | Mapping[str, Any] = 0.0, value_coef: float = 0.5,
+        normalize_advantage: bool = False, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (64, 64),
+        initial_log_std: float = 0.0, cnn_features: int = 512, env_kwargs: Mapping[str, Any] = {}, env_workers:
+        Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers:
+        Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu',
+        compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors:
+        Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] =
+        {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class C51(ManagedAlgorithm):
@@ -52,17 +52,18 @@ class C51(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
         exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
-        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
-        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
-        False, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, initial_value: float
-        | None = None, hidden_sizes: Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool =
-        False, priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_atoms: int = 51,
-        v_min: float = -10.0, v_max: float = 10.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline",
-        "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str,
-        Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile:
-        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any]
-        = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log:
-        Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
+        observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
+        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
+        target_update_interval: int = 500, initial_value: float | None = None, hidden_sizes: Sequence[int] = (64, 64),
+        dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float = 0.5, priority_beta:
+        float = 0.4, priority_beta_steps: int = 50000, num_atoms: int = 51, v_min: float = -10.0, v_max: float = 10.0,
+        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
+        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class DDPG(ManagedAlgorithm):
@@ -78,15 +79,15 @@ class DDPG(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
         hidden_sizes: Sequence[int] = (256, 256), reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int =
-        1, actor_update_interval: int = 1, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
-        int = 512, n_critics: int = 1, exploration_noise: float = 0.1, target_noise: float = 0.0, noise_clip: float = 0.5,
-        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
-        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        1, actor_update_interval: int = 1, normalize_observations: bool = False, observation_scale: Sequence[float] | None =
+        None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8,
+        4), (64, 4, 2), (64, 3, 1)), cnn_features: int = 512, n_critics: int = 1, exploration_noise: float = 0.1,
+        target_noise: float = 0.0, noise_clip: float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline",
+        "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str,
+        Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile:
+        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any]
+        = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log:
+        Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DiscreteSAC(ManagedAlgorithm):
@@ -103,13 +104,14 @@ class DiscreteSAC(ManagedAlgorithm):
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
         hidden_sizes: Sequence[int] = (256, 256), reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int =
         1, actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
-        cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64,
-        4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features: int = 512, env_kwargs: Mapping[str, Any] = {},
-        env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False,
-        wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device:
-        str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
-        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
-        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        normalize_observations: bool = False, observation_scale: Sequence[float] | None = None, cnn: Literal["nature",
+        "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+        cnn_features: int = 512, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
+        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
+        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
+        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
+        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
+        None = None, overwrite: bool = False
     ) -> None: ...
 
 class DQN(ManagedAlgorithm):
@@ -125,17 +127,18 @@ class DQN(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
         exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
-        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
-        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
-        False, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, initial_value: float
-        | None = None, hidden_sizes: Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool =
-        False, priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, value_range:
-        Sequence[float] | None = None, huber_delta: float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers:
-        Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers:
-        Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu',
-        compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors:
-        Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] =
-        {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
+        observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
+        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
+        target_update_interval: int = 500, initial_value: float | None = None, hidden_sizes: Sequence[int] = (64, 64),
+        dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float = 0.5, priority_beta:
+        float = 0.4, priority_beta_steps: int = 50000, value_range: Sequence[float] | None = None, huber_delta: float = 1.0,
+        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
+        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class DrQ(ManagedAlgorithm):
@@ -174,19 +177,19 @@ class DRQN(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 32, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
         exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
-        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
-        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
-        False, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, initial_value: float
-        | None = None, value_range: Sequence[float] | None = None, huber_delta: float = 1.0, trace_lambda: float = 0.0,
-        sequence_length: int = 20, burn_in: int = 0, overlap: int = 0, encoder_sizes: Sequence[int] = (64,), recurrent_cell:
-        Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes:
-        Sequence[int] = (64,), shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean', env_kwargs:
-        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
-        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
+        observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
+        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
+        target_update_interval: int = 500, initial_value: float | None = None, value_range: Sequence[float] | None = None,
+        huber_delta: float = 1.0, trace_lambda: float = 0.0, sequence_length: int = 20, burn_in: int = 0, overlap: int = 0,
+        encoder_sizes: Sequence[int] = (64,), recurrent_cell: Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64,
+        lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes: Sequence[int] = (64,), shortcut: bool = False,
+        loss_over_time: Literal["mean", "sum"] = 'mean', env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline",
+        "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str,
+        Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile:
+        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any]
+        = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log:
+        Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DrQv2(ManagedAlgorithm):
@@ -225,18 +228,19 @@ class IQN(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
         exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
-        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
-        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
-        False, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, initial_value: float
-        | None = None, hidden_sizes: Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool =
-        False, priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, value_range:
-        Sequence[float] | None = None, num_quantiles: int = 32, num_target_quantiles: int = 32, num_acting_quantiles: int =
-        32, num_cosines: int = 64, kappa: float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline",
-        "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str,
-        Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile:
-        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any]
-        = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log:
-        Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
+        observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
+        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
+        target_update_interval: int = 500, initial_value: float | None = None, hidden_sizes: Sequence[int] = (64, 64),
+        dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float = 0.5, priority_beta:
+        float = 0.4, priority_beta_steps: int = 50000, value_range: Sequence[float] | None = None, num_quantiles: int = 32,
+        num_target_quantiles: int = 32, num_acting_quantiles: int = 32, num_cosines: int = 64, kappa: float = 1.0, env_kwargs:
+        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
+        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class PPO(ManagedAlgorithm):
@@ -249,18 +253,18 @@ class PPO(ManagedAlgorithm):
         float = 0.0, rmsprop_centered: bool = False, weight_decay: float | None = None, max_grad_norm: float | None = 0.5,
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'tanh', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'orthogonal', network: Any = None, network_kwargs: Mapping[str, Any] = {}, n_steps:
-        int = 128, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32,
-        8, 4), (64, 4, 2), (64, 3, 1)), gae_lambda: float = 0.95, entropy_coef: float | Mapping[str, Any] = 0.0, value_coef:
-        float = 0.5, normalize_advantage: bool = True, normalize_observations: bool = False, normalize_rewards: bool = False,
-        hidden_sizes: Sequence[int] = (64, 64), initial_log_std: float = 0.0, cnn_features: int = 512, n_epochs: int = 4,
-        n_minibatches: int = 4, clip_range: float | Mapping[str, Any] = 0.2, final_clip_range: float | None = None,
-        clip_range_decay_steps: int = 0, clip_value: float | None = None, target_kl: float | None = None, env_kwargs:
-        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
-        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        int = 128, normalize_observations: bool = False, observation_scale: Sequence[float] | None = None, cnn:
+        Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4,
+        2), (64, 3, 1)), gae_lambda: float = 0.95, entropy_coef: float | Mapping[str, Any] = 0.0, value_coef: float = 0.5,
+        normalize_advantage: bool = True, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (64, 64),
+        initial_log_std: float = 0.0, cnn_features: int = 512, n_epochs: int = 4, n_minibatches: int = 4, clip_range: float |
+        Mapping[str, Any] = 0.2, final_clip_range: float | None = None, clip_range_decay_steps: int = 0, clip_value: float |
+        None = None, target_kl: float | None = None, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline",
+        "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str,
+        Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile:
+        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any]
+        = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log:
+        Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class QRDQN(ManagedAlgorithm):
@@ -276,17 +280,18 @@ class QRDQN(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 64, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
         exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
-        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
-        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
-        False, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, initial_value: float
-        | None = None, hidden_sizes: Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool =
-        False, priority_alpha: float = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, value_range:
-        Sequence[float] | None = None, num_quantiles: int = 51, kappa: float = 1.0, env_kwargs: Mapping[str, Any] = {},
-        env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False,
-        wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device:
-        str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
-        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
-        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
+        observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
+        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
+        target_update_interval: int = 500, initial_value: float | None = None, hidden_sizes: Sequence[int] = (64, 64),
+        dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float = 0.5, priority_beta:
+        float = 0.4, priority_beta_steps: int = 50000, value_range: Sequence[float] | None = None, num_quantiles: int = 51,
+        kappa: float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
+        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
+        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
+        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
+        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
+        None = None, overwrite: bool = False
     ) -> None: ...
 
 class R2D2(ManagedAlgorithm):
@@ -302,20 +307,21 @@ class R2D2(ManagedAlgorithm):
         buffer_size: int = 100000, batch_size: int = 32, learning_starts: int = 1000, train_freq: int = 1, gradient_steps: int
         = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 5, frame_stack: int = 1,
         exploration_initial_eps: float = 1.0, exploration_final_eps: float = 0.05, exploration_steps: int = 10000, epsilon:
-        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, cnn: Literal["nature", "impala", "drq",
-        "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool =
-        True, tau: float = 1.0, target_update_interval: int = 500, normalize_observations: bool = False, initial_value: float
-        | None = None, value_range: Sequence[float] | None = None, huber_delta: float = 1.0, trace_lambda: float = 0.0,
-        sequence_length: int = 20, burn_in: int = 0, overlap: int = 0, encoder_sizes: Sequence[int] = (64,), recurrent_cell:
-        Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes:
-        Sequence[int] = (64,), shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean', priority_alpha: float
-        = 0.9, priority_beta: float = 0.6, priority_beta_steps: int = 0, priority_eta: float = 0.9, rescale_values: bool =
-        False, previous_inputs: bool = False, dueling: bool = False, env_kwargs: Mapping[str, Any] = {}, env_workers:
-        Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers:
-        Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu',
-        compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors:
-        Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] =
-        {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
+        observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
+        cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = True, tau: float = 1.0,
+        target_update_interval: int = 500, initial_value: float | None = None, value_range: Sequence[float] | None = None,
+        huber_delta: float = 1.0, trace_lambda: float = 0.0, sequence_length: int = 20, burn_in: int = 0, overlap: int = 0,
+        encoder_sizes: Sequence[int] = (64,), recurrent_cell: Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64,
+        lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes: Sequence[int] = (64,), shortcut: bool = False,
+        loss_over_time: Literal["mean", "sum"] = 'mean', priority_alpha: float = 0.9, priority_beta: float = 0.6,
+        priority_beta_steps: int = 0, priority_eta: float = 0.9, rescale_values: bool = False, previous_inputs: bool = False,
+        dueling: bool = False, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
+        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
+        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
+        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
+        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
+        None = None, overwrite: bool = False
     ) -> None: ...
 
 class RecurrentPPO(ManagedAlgorithm):
@@ -328,19 +334,20 @@ class RecurrentPPO(ManagedAlgorithm):
         float = 0.0, rmsprop_centered: bool = False, weight_decay: float | None = None, max_grad_norm: float | None = 0.5,
         activation: Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"] = 'tanh', layer_norm: bool = False, init:
         Literal["default", "orthogonal"] = 'orthogonal', network: Any = None, network_kwargs: Mapping[str, Any] = {}, n_steps:
-        int = 128, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32,
-        8, 4), (64, 4, 2), (64, 3, 1)), gae_lambda: float = 0.95, entropy_coef: float | Mapping[str, Any] = 0.0, value_coef:
-        float = 0.5, normalize_advantage: bool = True, normalize_observations: bool = False, normalize_rewards: bool = False,
-        hidden_sizes: Sequence[int] = (64,), initial_log_std: float = 0.0, cnn_features: int = 512, n_epochs: int = 4,
-        n_minibatches: int = 4, clip_range: float | Mapping[str, Any] = 0.2, final_clip_range: float | None = None,
-        clip_range_decay_steps: int = 0, clip_value: float | None = None, target_kl: float | None = None, recurrent_cell:
-        Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 0.0, shared_lstm:
-        bool = False, sequence_length: int | None = None, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline",
-        "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str,
-        Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile:
-        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any]
-        = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log:
-        Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        int = 128, normalize_observations: bool = False, observation_scale: Sequence[float] | None = None, cnn:
+        Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4,
+        2), (64, 3, 1)), gae_lambda: float = 0.95, entropy_coef: float | Mapping[str, Any] = 0.0, value_coef: float = 0.5,
+        normalize_advantage: bool = True, normalize_rewards: bool = False, hidden_sizes: Sequence[int] = (64,),
+        initial_log_std: float = 0.0, cnn_features: int = 512, n_epochs: int = 4, n_minibatches: int = 4, clip_range: float |
+        Mapping[str, Any] = 0.2, final_clip_range: float | None = None, clip_range_decay_steps: int = 0, clip_value: float |
+        None = None, target_kl: float | None = None, recurrent_cell: Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64,
+        lstm_layers: int = 1, forget_bias: float = 0.0, shared_lstm: bool = False, sequence_length: int | None = None,
+        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
+        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...
 
 class SAC(ManagedAlgorithm):
@@ -357,13 +364,14 @@ class SAC(ManagedAlgorithm):
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
         hidden_sizes: Sequence[int] = (256, 256), reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int =
         1, actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
-        cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64,
-        4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features: int = 512, env_kwargs: Mapping[str, Any] = {},
-        env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False,
-        wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device:
-        str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
-        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
-        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        normalize_observations: bool = False, observation_scale: Sequence[float] | None = None, cnn: Literal["nature",
+        "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+        cnn_features: int = 512, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
+        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
+        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
+        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
+        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
+        None = None, overwrite: bool = False
     ) -> None: ...
 
 class TD3(ManagedAlgorithm):
@@ -379,15 +387,15 @@ class TD3(ManagedAlgorithm):
         buffer_size: int = 1000000, batch_size: int = 256, learning_starts: int = 1000, train_freq: int = 1, gradient_steps:
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
         hidden_sizes: Sequence[int] = (256, 256), reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int =
-        2, actor_update_interval: int = 2, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers:
-        Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features:
-        int = 512, n_critics: int = 2, exploration_noise: float = 0.1, target_noise: float = 0.2, noise_clip: float = 0.5,
-        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
-        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        2, actor_update_interval: int = 2, normalize_observations: bool = False, observation_scale: Sequence[float] | None =
+        None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8,
+        4), (64, 4, 2), (64, 3, 1)), cnn_features: int = 512, n_critics: int = 2, exploration_noise: float = 0.1,
+        target_noise: float = 0.2, noise_clip: float = 0.5, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline",
+        "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str,
+        Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile:
+        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any]
+        = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log:
+        Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class TQC(ManagedAlgorithm):
@@ -404,12 +412,13 @@ class TQC(ManagedAlgorithm):
         int = 1, clip_reward: float | None = None, normalize_rewards: bool = False, n_step: int = 1, frame_stack: int = 1,
         hidden_sizes: Sequence[int] = (256, 256), reward_scale: float = 1.0, tau: float = 0.005, target_update_interval: int =
         1, actor_update_interval: int = 1, alpha: float = 1.0, learn_alpha: bool = True, target_entropy: float | None = None,
-        cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64,
-        4, 2), (64, 3, 1)), normalize_observations: bool = False, cnn_features: int = 512, n_critics: int = 2, num_quantiles:
-        int = 25, dropped_quantiles: int = 2, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"]
-        = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
-        num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
-        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval:
-        Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {},
-        init_from: str | Path | None = None, overwrite: bool = False
+        normalize_observations: bool = False, observation_scale: Sequence[float] | None = None, cnn: Literal["nature",
+        "impala", "drq", "minatar"] = 'nature', cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+        cnn_features: int = 512, n_critics: int = 2, num_quantiles: int = 25, dropped_quantiles: int = 2, env_kwargs:
+        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
+        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
+        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
+        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
+        overwrite: bool = False
     ) -> None: ...

@@ -343,7 +343,9 @@ class ObservationConfig(StrictModel):
     @model_validator(mode="after")
     def _settings_agree(self) -> ObservationConfig:
         if self.observation_scale is not None and self.normalize_observations:
-            raise ValueError("observation_scale and normalize_observations both scale the inputs: leave out one of them")
+            raise ValueError(
+                "observation_scale and normalize_observations both scale the inputs: set one of them to null or false"
+            )
         if self.cnn != "nature" and self.cnn_layers != NATURE_LAYERS:
             raise ValueError(f"cnn: {self.cnn} has convolutions of its own: leave out cnn_layers, or use cnn: nature")
         return self

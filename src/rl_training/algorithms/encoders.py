@@ -29,7 +29,7 @@ def separate_encoders(
 def finish_network(
     network: SeparateActorCritic, config: AnyObservationConfig, spec: SpaceSpec, generator: torch.Generator
 ) -> None:
-    """Adds what an actor and a critic on ``separate_encoders`` lack: the normaliser, and orthogonal weights on images."""
+    """Adds what an actor and a critic on ``separate_encoders`` lack: prepared vectors, and orthogonal weights on images."""
     network.normalizer = make_preparation(spec.observation, config.normalize_observations, config.observation_scale)
     if spec.observation.images and config.network is None:
         orthogonalize(network, generator)

@@ -44,7 +44,7 @@ class OffPolicyActorCriticConfig(TransitionConfig):
 
 
 class AnyObservationConfig(ObservationConfig, OffPolicyActorCriticConfig):
-    """Settings of those that learn from vectors, images or both, with an actor and a critic apart."""
+    """Settings of the off-policy actor-critics that learn from vectors, images or both."""
 
     buffer_size: Positive = Field(1_000_000, description="transitions kept for replay")
     cnn_features: Positive = Field(512, description="width of the layer after the convolutions")

@@ -18,6 +18,7 @@ from typing import Any
 
 from rl_training.bench.machine import commit, machine, today, versions
 from rl_training.bench.references import Peer, Reference
+from rl_training.envs.wrappers import spelled_out
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, load_config_data, resolve_config
 from rl_training.experiment.files import replace_text
@@ -40,8 +41,8 @@ RESULT_FILES = (
 #: The parts of our config that also apply to a peer: the task and the evaluation protocol, not our hyperparameters.
 RACE_TASK_KEYS = ("env_id", "env_kwargs", "wrappers")
 TASK_KEYS = (*RACE_TASK_KEYS, "total_timesteps", "eval")
-#: A wrapper that a peer does without: it stands for a choice of our settings, the units of the inputs. A peer has its own.
-OUR_UNITS = "scale_observation"
+#: A wrapper that is a choice of our settings, not part of the task. A peer does without it.
+NOT_FOR_PEERS = "scale_observation"
 
 
 def config_digest(data: dict[str, Any]) -> str:
@@ -49,11 +50,11 @@ def config_digest(data: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _without_our_units(data: dict[str, Any]) -> dict[str, Any]:
+def _as_peers_play_it(data: dict[str, Any]) -> dict[str, Any]:
     wrappers = data.get("wrappers")
     if not isinstance(wrappers, list):
         return data
-    kept = [wrapper for wrapper in wrappers if not (isinstance(wrapper, Mapping) and wrapper.get("name") == OUR_UNITS)]
+    kept = [one for one in wrappers if not (isinstance(one, dict) and spelled_out(one).get("name") == NOT_FOR_PEERS)]
     rest = {key: value for key, value in data.items() if key != "wrappers"}
     return {**rest, "wrappers": kept} if kept else rest
 
@@ -89,7 +90,7 @@ class Job:
         if self.content is not None:
             return self.content
         data = load_config_data(self.config) if self.reference is None else self.reference.data(self.config)
-        return data if self.peer is None else _without_our_units(data)
+        return data if self.peer is None else _as_peers_play_it(data)
 
     def load_config(self) -> TrainConfig:
         protocol = {**(self.data.get("eval") or {}), "budget": None}  # every evaluation counts, whatever it costs

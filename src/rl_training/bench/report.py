@@ -306,4 +306,4 @@ def task_of(config: str, reference: Reference | None) -> str | None:
     except ConfigError:
         return None
     wrappers = [wrapper["name"] for wrapper in resolved.wrappers if wrapper["name"] not in PRESENTATION_WRAPPERS]
-    return ", ".join([resolved.env_id.rpartition(":")[2], *wrappers])  # without the module that registers it
+    return ", ".join([resolved.env_id.rpartition(":")[2], *wrappers])  # without the module or file before the colon

@@ -183,7 +183,7 @@ def resolve_config(data: Mapping[str, Any]) -> TrainConfig:
     require_plain(data, "the config")
     if BASE in data:
         raise ConfigError(
-            "base works in a config file only; elsewhere name the packaged config itself, as in --config ppo/hopper"
+            "base works only in a file given to --config or from_config; elsewhere, name the packaged config itself"
         )
     values = rename_old(data)
     if "algo" not in values:

@@ -7,7 +7,7 @@ from rl_training.models.mlp import MLP
 from rl_training.models.mlp_q_network import MLPQNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 from rl_training.models.noisy import NoisyLinear
-from rl_training.models.normalization import ObservationNormalizer, RunningMoments
+from rl_training.models.normalization import ObservationNormalizer, ObservationScale, RunningMoments
 from rl_training.models.observation import EncoderConfig, make_encoder
 from rl_training.models.recurrent import GRUCore, LSTMCore, LSTMQNetwork, RecurrentActorCritic
 from rl_training.models.value_head import ValueHead
@@ -35,6 +35,7 @@ __all__ = [
     "NatureCNN",
     "NoisyLinear",
     "ObservationNormalizer",
+    "ObservationScale",
     "QNetwork",
     "QuantileQNetwork",
     "RecurrentActorCritic",

@@ -159,8 +159,8 @@ class ContinuousActorCritic(SeparateActorCritic):
         output = actor.numpy_forward()
         if self.normalizer is None:
             return output
-        normalize = self.normalizer.numpy_forward()
-        return lambda obs: output(normalize(obs))
+        prepare = self.normalizer.numpy_forward()
+        return lambda obs: output(prepare(obs))
 
 
 class GaussianActorCritic(ContinuousActorCritic):

@@ -40,6 +40,6 @@ class SeparateActorCritic(nn.Module):
 
     def prepare(self, obs: Tensor) -> Tensor:
         """Prepares observations for both. This has no parameters, so an update does it once for all its passes."""
-        standardised: Tensor = obs if self.normalizer is None else self.normalizer(obs)
+        prepared: Tensor = obs if self.normalizer is None else self.normalizer(obs)
         encoder = getattr(self.critic, "encoder", None)
-        return encoder.scale(standardised) if isinstance(encoder, Encoder) else standardised
+        return encoder.scale(prepared) if isinstance(encoder, Encoder) else prepared

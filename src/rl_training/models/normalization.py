@@ -57,16 +57,6 @@ class RunningMoments:
         self.mean, self.squares = (np.array(state[name], np.float64).reshape(shape) for name in ("mean", "squares"))
 
 
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
-
-
-def copied(network: ModuleT) -> ModuleT:
-    """A copy with weights of its own and the same running statistics, as a target network needs."""
-    normalizers = (module for module in network.modules() if isinstance(module, ObservationNormalizer))
-    shared = {id(buffer): buffer for normalizer in normalizers for buffer in normalizer.buffers()}
-    return copy.deepcopy(network, shared)
-
-
 class ObservationNormalizer(nn.Module):
     """Standardises vectors with their running mean and standard deviation, and clips them to +-10.
 
@@ -148,3 +138,11 @@ class ObservationScale(nn.Module):
 
 
 Preparation = ObservationNormalizer | ObservationScale
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def copied(network: ModuleT) -> ModuleT:
+    """A copy with weights of its own that prepares vectors with the same tensors, as a target network needs."""
+    preparations = (module for module in network.modules() if isinstance(module, Preparation))
+    shared = {id(buffer): buffer for preparation in preparations for buffer in preparation.buffers()}
+    return copy.deepcopy(network, shared)

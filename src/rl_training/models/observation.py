@@ -45,7 +45,7 @@ class EncoderConfig:
     cnn_features: int | None = None  # width of a dense layer after the convolutions of each image; None: no such layer
     centre: bool = False  # scale images to -0.5..0.5 instead of 0..1
     standardise: bool = False  # standardise vectors with a running mean and standard deviation
-    factors: Sequence[float] | None = None  # instead, multiply them by these
+    factors: Sequence[float] | None = None  # multiply vectors by these instead
     orthogonal: bool = False  # orthogonal convolutions
     custom: CustomNetwork | None = None  # the user's network in place of all this, except for standardising and factors
 
@@ -81,13 +81,21 @@ def make_preparation(spec: ObservationSpec, standardise: bool, factors: Sequence
     if spec.images and standardise:
         raise SpaceError("images are always scaled to 0..1 and cannot be standardised; set normalize_observations: false")
     if spec.images and factors is not None:
-        raise SpaceError("images are always scaled to 0..1; leave out observation_scale")
-    if factors is not None and len(factors) != spec.shape[0]:
-        given = counted(len(factors), "number")
-        raise SpaceError(f"observation_scale has {given}, but an observation has {spec.shape[0]}; give one for each")
+        raise SpaceError("observation_scale is for observations without images; set observation_scale: null")
     if factors is not None:
+        _require_usable(factors, spec)
         return ObservationScale(factors)
     return ObservationNormalizer(spec.shape[0]) if standardise else None
+
+
+def _require_usable(factors: Sequence[float], spec: ObservationSpec) -> None:
+    if len(factors) != spec.shape[0]:
+        given, leaves = counted(len(factors), "number"), [f"{path_name(leaf.path)} {leaf.shape[0]}" for leaf in spec.leaves]
+        entries = f" ({', '.join(leaves)})" if len(leaves) > 1 else ""
+        raise SpaceError(f"observation_scale has {given}, but an observation has {spec.shape[0]}{entries}; give one for each")
+    rounded = torch.tensor(factors, dtype=torch.float32)
+    if not (torch.isfinite(rounded) & (rounded > 0)).all():
+        raise SpaceError(f"observation_scale {[*factors]} is beyond what single precision can represent")
 
 
 def _prepared(preparation: Preparation | None, trunk: Encoder) -> Encoder:
@@ -116,7 +124,7 @@ class PreparedEncoder(Encoder):
 
     def __init__(self, normalizer: Preparation, mlp: Encoder) -> None:
         super().__init__()
-        self.normalizer = normalizer
+        self.normalizer = normalizer  # both names are in the keys of checkpoints
         self.mlp = mlp
         self.out_features = mlp.out_features
 

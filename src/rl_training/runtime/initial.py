@@ -7,6 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rl_training.errors import ConfigError, SpaceError, shown
 from rl_training.experiment.finding import load_acting
 from rl_training.experiment.registry import canonical_name
@@ -17,6 +19,8 @@ from rl_training.types import SpaceSpec, State
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Trainer
+
+FACTORS = "normalizer.factors"  # how the factors of ObservationScale end in the weights of a policy
 
 
 def start_from(trainer: Trainer, source: Path, warn: Callable[[str], None]) -> None:
@@ -76,3 +80,6 @@ def _require_same_network(place: str, saved: State, needed: State) -> None:
                 f"the network of {place} differs: '{name}' is {there} there and {here} here; use the settings of the network "
                 "that it was trained with (hidden_sizes and the like)"
             )
+        if name.endswith(FACTORS) and not torch.equal(saved[name], needed[name]):
+            there, here = (shown(state[name].tolist()) for state in (saved, needed))
+            raise ConfigError(f"observation_scale is {there} in {place} and {here} here; use the same numbers")
