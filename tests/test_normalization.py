@@ -19,6 +19,7 @@ from rl_training.errors import RLTrainingError, SpaceError
 from rl_training.experiment.registry import algorithms, get_algorithm
 from rl_training.models import ObservationNormalizer, RunningMoments
 from rl_training.models.continuous import ContinuousActorCritic
+from rl_training.models.normalization import copied
 from rl_training.models.observation import make_preparation
 from rl_training.models.value_network import AtomNetwork
 from rl_training.runtime.trainer import Trainer
@@ -97,7 +98,7 @@ def test_a_loaded_policy_has_its_factors() -> None:
         ({"observation_scale": [1.0, 2.0]}, "observation_scale has 2 numbers, but an observation has 4; give one for each"),
         (
             {"observation_scale": [1.0] * 4, "normalize_observations": True},
-            "both scale the inputs: set one of them to null or false",
+            "both scale the inputs: set observation_scale to null or normalize_observations to false",
         ),
         ({"observation_scale": [1.0, 0.0, 1.0, 1.0]}, "observation_scale.1"),
         ({"observation_scale": [1.0, 1e300, 1.0, 1.0]}, "beyond what single precision can represent"),
@@ -120,6 +121,13 @@ def test_the_entries_of_a_dict_have_factors_in_order() -> None:
     scale = make_preparation(spec, False, [1.0, 2.0, 3.0, 4.0, 5.0])
     assert scale is not None
     assert scale(torch.ones(1, 5)).tolist() == [[1.0, 2.0, 3.0, 4.0, 5.0]]
+
+
+def test_a_copy_of_a_network_scales_with_the_same_tensor() -> None:
+    network: Any = make_ppo(observation_scale=(2.0, 2.0, 20.0, 2.0)).policy.network
+    other = copied(network)
+    assert other.encoder.normalizer.factors is network.encoder.normalizer.factors
+    assert not any(one is two for one, two in zip(network.parameters(), other.parameters(), strict=True))
 
 
 def test_images_have_no_factors() -> None:

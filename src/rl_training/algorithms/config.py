@@ -344,7 +344,8 @@ class ObservationConfig(StrictModel):
     def _settings_agree(self) -> ObservationConfig:
         if self.observation_scale is not None and self.normalize_observations:
             raise ValueError(
-                "observation_scale and normalize_observations both scale the inputs: set one of them to null or false"
+                "observation_scale and normalize_observations both scale the inputs: set observation_scale to null or "
+                "normalize_observations to false"
             )
         if self.cnn != "nature" and self.cnn_layers != NATURE_LAYERS:
             raise ValueError(f"cnn: {self.cnn} has convolutions of its own: leave out cnn_layers, or use cnn: nature")

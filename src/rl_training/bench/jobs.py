@@ -51,6 +51,7 @@ def config_digest(data: dict[str, Any]) -> str:
 
 
 def _as_peers_play_it(data: dict[str, Any]) -> dict[str, Any]:
+    """The values of a config without the wrapper that is not for peers."""
     wrappers = data.get("wrappers")
     if not isinstance(wrappers, list):
         return data

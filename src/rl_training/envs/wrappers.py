@@ -128,8 +128,8 @@ class OneHotPlanes(gym.ObservationWrapper[Any, Any, Any]):
 
 class ScaleObservation(gym.ObservationWrapper[Any, Any, Any]):
     """Multiplies the entries of a Box observation by constant factors, so that their scale suits a network. It can then, for
-    instance, infer velocities from small differences between positions. An exported policy does not contain it, as it does
-    the setting ``observation_scale``."""
+    instance, infer velocities from small differences between positions. An exported policy does not
+    contain this wrapper, but it does contain the setting ``observation_scale``."""
 
     def __init__(self, env: Env, factors: Sequence[float]) -> None:
         super().__init__(env)
