@@ -17,7 +17,7 @@ from rl_training.bench.command import Plan
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import DEFAULT_SEEDS, RACE_SEEDS, Peer, Reference, load_entries
-from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_table, task_of
+from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_key, race_table, task_of
 from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError
@@ -377,3 +377,26 @@ def test_a_peer_runs_on_the_first_five_seeds_and_a_race_has_seeds_of_its_own() -
     races = replace(plan, with_peers=False, race=True).planned_jobs()
     assert [job.seed for job in races[:4]] == [8000, 8000, 8001, 8001]
     assert len(races) == 2 * RACE_SEEDS == 20
+
+
+def test_only_what_the_results_do_not_have_is_run() -> None:
+    entry = Reference.model_validate(REFERENCE)
+    peer = Peer.model_validate(PEER)
+    plan = Plan(
+        ["tiny.yaml"], None, 1, Path("runs"), {"tiny.yaml": entry}, {"tiny.yaml": peer}, Path(), Path(), with_peers=True,
+        missing=True,
+    )  # fmt: skip
+    everything = [(0, None), (0, peer), (1, None), (1, peer)]
+    assert [(job.seed, job.peer) for job in plan.jobs_to_run()] == everything, "there are no results yet"
+    ours, theirs = (Job("tiny.yaml", 0, Path("runs"), which).digest for which in (None, peer))
+    record(Path("learning.json"), "tiny.yaml", 1, {"config": ours})
+    record(Path("peers.json"), "tiny.yaml", 0, {"config": theirs})
+    record(Path("peers.json"), "tiny.yaml", 1, {"config": "other settings"})
+    record(Path("race.json"), "tiny.yaml", 0, {"config": ours})
+    assert [(job.seed, job.peer) for job in plan.jobs_to_run()] == [(0, None), (1, peer)]
+    assert [(job.seed, job.peer) for job in replace(plan, missing=False).jobs_to_run()] == everything
+    races = replace(plan, race=True, seeds=1)
+    planned = races.jobs_to_run()
+    assert [job.seed for job in planned] == [8000, 8000]
+    record(Path("race.json"), race_key("tiny.yaml", None), 8000, {"config": planned[0].digest})
+    assert [job.peer for job in races.jobs_to_run()] == [peer]

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,11 @@ def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.Capt
     assert [path.stat().st_mtime_ns for path in sorted(runs.glob("tiny/seed*/*.json"))] == written
     assert (runs / "charts" / "learning.svg").read_bytes() == picture, "the same figures give the same picture"
     assert load_results(runs / "learning.json")["tiny.yaml"] == results
+    shutil.rmtree(runs / "tiny")
+    assert main([*BENCH, "--missing"]) == 0
+    assert not (runs / "tiny").exists(), "the results are recorded already"
+    assert main([*BENCH, "--seeds", "1"]) == 0
+    assert load_results(runs / "learning.json")["tiny.yaml"]["0"]["return"] == results["0"]["return"], "run again"
     assert_refused_after_a_change(capsys)
 
 

@@ -184,7 +184,15 @@ def _add_report(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
-    examples = ("dqn/cartpole ppo/cartpole --seeds 5 --jobs 2", "", "--peers", "--time-to-solve", "--report", "--ray auto")
+    examples = (
+        "dqn/cartpole ppo/cartpole --seeds 5 --jobs 2",
+        "",
+        "--missing",
+        "--peers",
+        "--time-to-solve",
+        "--report",
+        "--ray auto",
+    )
     summary = "train configs on several seeds and compare them with references and peers; finished runs are not repeated"
     bench = _command(commands, "bench", summary, examples)
     bench.add_argument(
@@ -201,6 +209,9 @@ def _add_bench(commands: Any) -> None:
     _add_ray(bench, "; then --jobs is by default as many as there are CPUs for")
     bench.add_argument("--peers", action="store_true", help="also train Stable-Baselines3 and sb3-contrib on the same budget")
     bench.add_argument("--time-to-solve", action="store_true", help="instead, race the peers until a task is solved")
+    bench.add_argument(
+        "--missing", action="store_true", help="leave out runs whose results with the present settings are recorded already"
+    )
     bench.add_argument("--report", action="store_true", help="train nothing; only write the tables and curves again")
     bench.add_argument("--runs", type=Path, default=Path("runs/learning"), metavar="DIR", help="default: runs/learning")
     places = "default: the repository's own; outside it,"

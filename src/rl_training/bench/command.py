@@ -49,7 +49,19 @@ class Plan:
     page: Path
     with_peers: bool = False
     race: bool = False
+    missing: bool = False  # leave out what the results have already
     ray: str | None = None  # the address of a Ray cluster; "local" starts an instance
+
+    def jobs_to_run(self) -> list[Job]:
+        """The planned jobs; with ``missing``, only those that the results do not have with the present settings."""
+        jobs = self.planned_jobs()
+        if not self.missing:
+            return jobs
+        kept = {file: load_results(self.results / file) for file in {result_key(job)[0] for job in jobs}}
+        outcomes = [kept[file].get(key, {}) for file, key in map(result_key, jobs)]
+        return [
+            job for job, known in zip(jobs, outcomes, strict=True) if known.get(str(job.seed), {}).get("config") != job.digest
+        ]
 
     def planned_jobs(self) -> list[Job]:
         """The jobs seed by seed, alternating ours and the peer's, so that runs to be compared run close together in time."""
@@ -91,6 +103,7 @@ def make_plan(
     page: Path | None,
     with_peers: bool,
     race: bool,
+    missing: bool = False,
     ray: str | None = None,
 ) -> Plan:
     """Fills in the defaults and rejects what cannot work, before anything is trained."""
@@ -132,6 +145,7 @@ def make_plan(
         page=page or (home / "benchmarks.md" if home else PAGE),
         with_peers=with_peers,
         race=race,
+        missing=missing,
         ray=ray,
     )
 
@@ -144,7 +158,7 @@ def run_bench(plan: Plan, *, report_only: bool) -> int:
             if job.is_begun() and job.is_current() and job.result_file.exists():
                 _record(plan, job)
     else:
-        jobs = plan.planned_jobs()
+        jobs = plan.jobs_to_run()
         for job in jobs:
             job.is_finished()  # rejects runs made with other settings, before anything starts
         with runners(plan.ray) as make_runner:
@@ -155,14 +169,20 @@ def run_bench(plan: Plan, *, report_only: bool) -> int:
     return 1 if failures else 0
 
 
+def result_key(job: Job) -> tuple[str, str]:
+    """The results file that holds the outcome of a job, and the key under which it holds it."""
+    if job.race is not None:
+        return "race.json", race_key(job.config, job.peer)
+    return "learning.json" if job.peer is None else "peers.json", job.config
+
+
 def _record(plan: Plan, job: Job) -> str:
     """Adds a finished job to the results and returns a summary of its outcome."""
-    outcome = job.outcome()
+    outcome, (file, key) = job.outcome(), result_key(job)
+    record(plan.results / file, key, job.seed, outcome)
     if job.race is not None:
-        record(plan.results / "race.json", race_key(job.config, job.peer), job.seed, outcome)
         end = "solved" if outcome["solved"] else "not solved"
         return f"{end} after {outcome['steps']} steps, {outcome['cpu_seconds']:.1f} CPU seconds"
-    record(plan.results / ("learning.json" if job.peer is None else "peers.json"), job.config, job.seed, outcome)
     seconds = "" if outcome["seconds"] is None else f" in {outcome['seconds']:.0f} CPU seconds"
     return f"{shown(outcome['return'], 1)}{seconds}"
 

@@ -138,6 +138,7 @@ def bench_command(arguments: argparse.Namespace) -> int:
         page=arguments.page,
         with_peers=arguments.peers,
         race=arguments.time_to_solve,
+        missing=arguments.missing,
         ray=arguments.ray,
     )
     return run_bench(plan, report_only=arguments.report)
