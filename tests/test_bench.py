@@ -392,11 +392,9 @@ def test_only_what_the_results_do_not_have_is_run() -> None:
     record(Path("learning.json"), "tiny.yaml", 1, {"config": ours})
     record(Path("peers.json"), "tiny.yaml", 0, {"config": theirs})
     record(Path("peers.json"), "tiny.yaml", 1, {"config": "other settings"})
-    record(Path("race.json"), "tiny.yaml", 0, {"config": ours})
+    record(Path("race.json"), race_key("tiny.yaml", None), 0, {"config": ours})
     assert [(job.seed, job.peer) for job in plan.jobs_to_run()] == [(0, None), (1, peer)]
     assert [(job.seed, job.peer) for job in replace(plan, missing=False).jobs_to_run()] == everything
-    races = replace(plan, race=True, seeds=1)
-    planned = races.jobs_to_run()
-    assert [job.seed for job in planned] == [8000, 8000]
-    record(Path("race.json"), race_key("tiny.yaml", None), 8000, {"config": planned[0].digest})
-    assert [job.peer for job in races.jobs_to_run()] == [peer]
+    other = Reference.model_validate(REFERENCE | {"set": ["algo_kwargs.gamma=0.5"]})
+    changed = replace(plan, references={"tiny.yaml": other})
+    assert [job.seed for job in changed.jobs_to_run() if job.peer is None] == [0, 1], "the settings of a reference count"

@@ -64,8 +64,10 @@ def test_a_bench_trains_records_draws_and_runs_nothing_twice(capsys: pytest.Capt
     shutil.rmtree(runs / "tiny")
     assert main([*BENCH, "--missing"]) == 0
     assert not (runs / "tiny").exists(), "the results are recorded already"
+    assert "nothing is missing" in capsys.readouterr().err
     assert main([*BENCH, "--seeds", "1"]) == 0
-    assert load_results(runs / "learning.json")["tiny.yaml"]["0"]["return"] == results["0"]["return"], "run again"
+    assert (runs / "tiny" / "seed0" / "evaluation.json").exists(), "run again"
+    assert load_results(runs / "learning.json")["tiny.yaml"]["0"]["return"] == results["0"]["return"]
     assert_refused_after_a_change(capsys)
 
 
@@ -203,6 +205,8 @@ def test_a_job_can_be_done_on_a_machine_that_shares_nothing(tmp_path: Path) -> N
         ((*BENCH, "--ray", "somewhere:0"), ("--ray takes auto or the host:port", "'somewhere:0'")),
         ((*BENCH, "--ray", "127.0.0.1:1"), ("nothing answers at the Ray address 127.0.0.1:1", "ray start --head")),
         ((*BENCH, "--time-to-solve", "--ray"), ("--time-to-solve", "cannot be combined with --ray")),
+        ((*BENCH, "--time-to-solve", "--missing"), ("--time-to-solve", "cannot be combined with --missing")),
+        ((*BENCH, "--report", "--missing"), ("--missing", "not allowed with", "--report")),
     ],
 )
 def test_mistakes_are_reported_before_anything_runs(

@@ -209,10 +209,11 @@ def _add_bench(commands: Any) -> None:
     _add_ray(bench, "; then --jobs is by default as many as there are CPUs for")
     bench.add_argument("--peers", action="store_true", help="also train Stable-Baselines3 and sb3-contrib on the same budget")
     bench.add_argument("--time-to-solve", action="store_true", help="instead, race the peers until a task is solved")
-    bench.add_argument(
-        "--missing", action="store_true", help="leave out runs whose results with the present settings are recorded already"
+    extent = bench.add_mutually_exclusive_group()
+    extent.add_argument(
+        "--missing", action="store_true", help="leave out runs that are already recorded with the present settings"
     )
-    bench.add_argument("--report", action="store_true", help="train nothing; only write the tables and curves again")
+    extent.add_argument("--report", action="store_true", help="train nothing; only write the tables and curves again")
     bench.add_argument("--runs", type=Path, default=Path("runs/learning"), metavar="DIR", help="default: runs/learning")
     places = "default: the repository's own; outside it,"
     bench.add_argument("--references", type=Path, metavar="YAML", help=f"the returns to reach ({places} none)")

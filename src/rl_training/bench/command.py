@@ -57,11 +57,14 @@ class Plan:
         jobs = self.planned_jobs()
         if not self.missing:
             return jobs
-        kept = {file: load_results(self.results / file) for file in {result_key(job)[0] for job in jobs}}
-        outcomes = [kept[file].get(key, {}) for file, key in map(result_key, jobs)]
-        return [
-            job for job, known in zip(jobs, outcomes, strict=True) if known.get(str(job.seed), {}).get("config") != job.digest
-        ]
+        recorded = {file: load_results(self.results / file) for file in ("learning.json", "peers.json")}
+
+        def is_recorded(job: Job) -> bool:
+            file, key = _place_of(job)
+            outcome = recorded[file].get(key, {}).get(str(job.seed), {})
+            return outcome.get("config") == job.digest
+
+        return [job for job in jobs if not is_recorded(job)]
 
     def planned_jobs(self) -> list[Job]:
         """The jobs seed by seed, alternating ours and the peer's, so that runs to be compared run close together in time."""
@@ -119,6 +122,8 @@ def make_plan(
         if peers is None:
             raise ConfigError(f"the file with the peers' settings, {PEERS}, does not exist; give one with --peers-file")
     require_rliable()
+    if race and missing:
+        raise ConfigError("--time-to-solve compares times on one machine, so it cannot be combined with --missing")
     if ray is not None:
         require_usable_ray(ray)
         if race:
@@ -161,15 +166,18 @@ def run_bench(plan: Plan, *, report_only: bool) -> int:
         jobs = plan.jobs_to_run()
         for job in jobs:
             job.is_finished()  # rejects runs made with other settings, before anything starts
-        with runners(plan.ray) as make_runner:
-            failures = make_runner(jobs, plan.jobs, sys.stderr).run(lambda job: _record(plan, job))
+        if jobs:
+            with runners(plan.ray) as make_runner:
+                failures = make_runner(jobs, plan.jobs, sys.stderr).run(lambda job: _record(plan, job))
+        else:
+            sys.stderr.write("nothing is missing\n")
     sys.stdout.write(write_report(plan) + "\n")
     for failure in failures:
         sys.stderr.write(f"failed: {failure}\n")
     return 1 if failures else 0
 
 
-def result_key(job: Job) -> tuple[str, str]:
+def _place_of(job: Job) -> tuple[str, str]:
     """The results file that holds the outcome of a job, and the key under which it holds it."""
     if job.race is not None:
         return "race.json", race_key(job.config, job.peer)
@@ -178,7 +186,7 @@ def result_key(job: Job) -> tuple[str, str]:
 
 def _record(plan: Plan, job: Job) -> str:
     """Adds a finished job to the results and returns a summary of its outcome."""
-    outcome, (file, key) = job.outcome(), result_key(job)
+    outcome, (file, key) = job.outcome(), _place_of(job)
     record(plan.results / file, key, job.seed, outcome)
     if job.race is not None:
         end = "solved" if outcome["solved"] else "not solved"
