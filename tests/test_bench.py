@@ -17,7 +17,7 @@ from rl_training.bench.command import Plan
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import DEFAULT_SEEDS, RACE_SEEDS, Peer, Reference, load_entries
-from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_key, race_table, task_of
+from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_table, task_of
 from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError
@@ -392,7 +392,6 @@ def test_only_what_the_results_do_not_have_is_run() -> None:
     record(Path("learning.json"), "tiny.yaml", 1, {"config": ours})
     record(Path("peers.json"), "tiny.yaml", 0, {"config": theirs})
     record(Path("peers.json"), "tiny.yaml", 1, {"config": "other settings"})
-    record(Path("race.json"), race_key("tiny.yaml", None), 0, {"config": ours})
     assert [(job.seed, job.peer) for job in plan.jobs_to_run()] == [(0, None), (1, peer)]
     assert [(job.seed, job.peer) for job in replace(plan, missing=False).jobs_to_run()] == everything
     other = Reference.model_validate(REFERENCE | {"set": ["algo_kwargs.gamma=0.5"]})

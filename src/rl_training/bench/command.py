@@ -110,6 +110,8 @@ def make_plan(
     ray: str | None = None,
 ) -> Plan:
     """Fills in the defaults and rejects what cannot work, before anything is trained."""
+    if race and missing:
+        raise ConfigError("--time-to-solve compares times on one machine, so it cannot be combined with --missing")
     at_home = references is None and REFERENCES.exists()
     references = references or (REFERENCES if at_home else None)
     peers = peers or (PEERS if PEERS.exists() else None)
@@ -122,8 +124,6 @@ def make_plan(
         if peers is None:
             raise ConfigError(f"the file with the peers' settings, {PEERS}, does not exist; give one with --peers-file")
     require_rliable()
-    if race and missing:
-        raise ConfigError("--time-to-solve compares times on one machine, so it cannot be combined with --missing")
     if ray is not None:
         require_usable_ray(ray)
         if race:
