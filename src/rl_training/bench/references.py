@@ -16,7 +16,12 @@ from pydantic import Field, ValidationError, model_validator
 from rl_training.algorithms.config import Count, Number, Positive, PositiveNumber
 from rl_training.algorithms.strict_model import StrictModel
 from rl_training.errors import ConfigError
-from rl_training.experiment.aggregate import point_interquartile_mean
+from rl_training.experiment.aggregate import (
+    FEWEST_FOR_AN_INTERVAL,
+    interquartile_mean,
+    matrix,
+    point_interquartile_mean,
+)
 from rl_training.experiment.config import apply_overrides, load_config_data, parse_yaml
 
 Entry = TypeVar("Entry", bound=StrictModel)
@@ -37,6 +42,7 @@ class Reference(StrictModel):
     iqm: bool = Field(False, description="... or: their interquartile mean must reach it")
     none_below: Number | None = Field(None, description="with iqm: and none of them may end below this")
     below: Number | None = Field(None, description="for a control: the median must stay below this")
+    above: str | None = Field(None, description="the entry of a control: the interval of the IQM must lie above its interval")
     begins_below: Number | None = Field(None, description="a seed passes only if its first evaluation was below this")
     config: str | None = Field(None, description="the config to run, if it differs from the entry's name ...")
     set: tuple[str, ...] = Field((), description="... and overrides for it: KEY=VALUE")
@@ -46,12 +52,15 @@ class Reference(StrictModel):
 
     @model_validator(mode="after")
     def _one_rule(self) -> Reference:
-        rules = (self.below is not None, self.passing is not None, self.median, self.iqm)
-        bars = (self.below is not None, self.threshold is not None)
+        rules = (self.below is not None, self.above is not None, self.passing is not None, self.median, self.iqm)
+        bars = (self.below is not None, self.above is not None, self.threshold is not None)
         if sum(bars) != sum(rules) or sum(rules) > 1:
             raise ValueError(
-                "give either threshold with passing, threshold with median: true or iqm: true, below alone, or none of these"
+                "give either threshold with passing, threshold with median: true or iqm: true, below alone, above alone, or "
+                "none of these"
             )
+        if self.above is not None and self.seeds < FEWEST_FOR_AN_INTERVAL:
+            raise ValueError(f"above compares intervals, which need at least {FEWEST_FOR_AN_INTERVAL} seeds")
         if self.none_below is not None and not self.iqm:
             raise ValueError("none_below goes with iqm: true; with passing: all seeds, the threshold says it")
         if self.begins_below is not None and self.passing is None:
@@ -65,6 +74,8 @@ class Reference(StrictModel):
         """The rule in short form."""
         if self.below is not None:
             return f"median below {self.below:g}"
+        if self.above is not None:
+            return f"above {self.above}, intervals apart"
         if self.threshold is None:
             return "-"
         begin = "" if self.begins_below is None else f" from below {self.begins_below:g}"
@@ -76,8 +87,9 @@ class Reference(StrictModel):
         """The config data of the entry with this name."""
         return apply_overrides(load_config_data(self.config or name), self.set)
 
-    def verdict(self, returns: Sequence[float], first: Sequence[float | None] = ()) -> str:
-        """Whether the entry passes, judged by the final returns and, if ``begins_below`` is set, by the first ones.
+    def verdict(self, returns: Sequence[float], first: Sequence[float | None] = (), control: Sequence[float] = ()) -> str:
+        """Whether the entry passes, judged by the final returns and, if ``begins_below`` is set, by the first ones; or by
+        the final returns of its control, if ``above`` names one.
 
         With more seeds than required, the same proportion must pass; with fewer, there is no verdict. A median below the
         published figure is noted.
@@ -85,11 +97,16 @@ class Reference(StrictModel):
         if len(returns) < self.seeds:
             return f"incomplete: {len(returns)} of {self.seeds} seeds"
         below = 0.0 if self.published is None else self.published - median(returns)
-        return f"{self._rule(returns, first)}{f', {below:.1f} below published' if below >= 0.05 else ''}"
+        return f"{self._rule(returns, first, control)}{f', {below:.1f} below published' if below >= 0.05 else ''}"
 
-    def _rule(self, returns: Sequence[float], first: Sequence[float | None]) -> str:
+    def _rule(self, returns: Sequence[float], first: Sequence[float | None], control: Sequence[float]) -> str:
         if self.below is not None:
             return "as expected" if median(returns) < self.below else "UNEXPECTED"
+        if self.above is not None:
+            if len(control) < FEWEST_FOR_AN_INTERVAL:
+                return f"incomplete: {len(control)} of {FEWEST_FOR_AN_INTERVAL} seeds of {self.above}"
+            ours, theirs = (interquartile_mean(matrix([values])) for values in (returns, control))
+            return "pass" if ours.low > theirs.high else "FALLS SHORT"
         if self.threshold is None:
             return "for comparison"
         if self.passing is None:

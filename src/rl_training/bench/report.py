@@ -84,7 +84,7 @@ def learning_table(references: Mapping[str, Reference], results: Results) -> str
                 shown(median(returns), 1),
                 ", ".join(shown(value, 0) for value in returns),
                 bar,
-                f"{_outdated(Job(config, 0, Path(), reference=reference), outcomes)}{_verdict(reference, outcomes)}",
+                f"{_outdated(Job(config, 0, Path(), reference=reference), outcomes)}{_verdict(reference, outcomes, results)}",
                 source,
                 _seconds_of(outcomes),
                 ", ".join(sorted({outcome.get("commit") or "-" for outcome in outcomes.values()})),
@@ -105,17 +105,18 @@ def overview_table(references: Mapping[str, Reference], results: Results) -> str
             continue
         steps = max(outcome["steps"] for outcome in outcomes.values())
         outdated = _outdated(Job(config, 0, Path(), reference=reference), outcomes)
-        verdict = f"{outdated}{_verdict(reference, outcomes)}"
+        verdict = f"{outdated}{_verdict(reference, outcomes, results)}"
         iqm = _iqm(returns_of(outcomes))
         rows.append((config, f"{steps:,}", iqm, str(len(outcomes)), reference.bar, verdict, f"{_seconds_of(outcomes)} s"))
     return markdown_table(OVERVIEW_HEADER, rows)
 
 
-def _verdict(reference: Reference | None, outcomes: Outcomes) -> str:
+def _verdict(reference: Reference | None, outcomes: Outcomes, results: Results) -> str:
     if reference is None:
         return "no reference"
-    curves = [outcome.get("curve") for outcome in by_seed(outcomes)]
-    return reference.verdict(returns_of(outcomes), [curve[0][1] if curve else None for curve in curves])
+    first = [curve[0][1] if (curve := outcome.get("curve")) else None for outcome in by_seed(outcomes)]
+    control = results.get(reference.above, {}) if reference.above is not None else {}
+    return reference.verdict(returns_of(outcomes), first, returns_of(control))
 
 
 def _outdated(job: Job, outcomes: Outcomes) -> str:
