@@ -10,11 +10,12 @@ import yaml
 
 from rl_training.bench.command import make_plan
 from rl_training.bench.references import Reference, load_entries
-from rl_training.bench.report import learning_table
+from rl_training.bench.report import learning_table, overview_table
 from rl_training.errors import ConfigError
 from rl_training.experiment import aggregate
 
 REFERENCE = {"seeds": 2, "threshold": 5, "passing": 2, "source": "unpublished"}
+RUN = {"steps": 9, "seconds": 1.0}
 MEMORY = {"seeds": 3, "above": "control", "source": "unpublished"}
 
 
@@ -94,29 +95,45 @@ def test_a_reference_that_makes_no_sense_is_refused(tmp_path: Path, entry: Any, 
     [
         ([7, 8, 9], [1, 2, 3], "pass"),
         ([7, 8, 9], [6, 7, 8], "FALLS SHORT"),  # better, but the intervals overlap
+        ([7.5, 8.5, 9.5], [6, 7, 8], "FALLS SHORT"),  # even of its mean
         ([3, 3, 3], [3, 3, 3], "FALLS SHORT"),
         ([1, 2, 3], [7, 8, 9], "FALLS SHORT"),
         ([7, 8], [1, 2, 3], "incomplete: 2 of 3 seeds"),
-        ([7, 8, 9], [1, 2], "incomplete: 2 of 3 seeds of control"),
-        ([7, 8, 9], [], "incomplete: 0 of 3 seeds of control"),
+        ([7, 8, 9], [1, 2], "incomplete: seeds of control are missing"),
+        ([7, 8, 9], [], "incomplete: seeds of control are missing"),
     ],
 )
 def test_a_memory_must_lie_above_its_control(returns: list[float], control: list[float], verdict: str) -> None:
+    assert verdict_beside_control(returns, control) == verdict
+
+
+def verdict_beside_control(returns: list[float], control: list[float], seeds: int = 3, **settings: str) -> str:
+    """The verdict in the table and in the overview; the control needs so many seeds and was run with these settings."""
     references = {
-        "memory": Reference.model_validate(MEMORY),
-        "control": Reference.model_validate({"seeds": 3, "source": "control"}),
+        "memory": Reference.model_validate({**MEMORY, "overview": True}),
+        "control": Reference.model_validate({"seeds": seeds, "source": "control"}),
     }
-    results = {
-        config: {str(seed): {"return": value, "steps": 9, "seconds": 1.0} for seed, value in enumerate(values)}
-        for config, values in (("memory", returns), ("control", control))
+    results: dict[str, dict[str, Any]] = {
+        "memory": {str(seed): {**RUN, "return": value} for seed, value in enumerate(returns)},
+        "control": {str(seed): {**RUN, **settings, "return": value} for seed, value in enumerate(control)},
     }
-    row = [cell.strip() for cell in learning_table(references, results).splitlines()[2].split("|")[1:-1]]
-    assert row[5:7] == ["above control, intervals apart", verdict]
+    long, short = (
+        [cell.strip() for cell in table(references, results).splitlines()[2].split("|")[1:-1]]
+        for table in (learning_table, overview_table)
+    )
+    assert long[5:7] == short[4:6]
+    assert long[5] == "interval above control's"
+    return long[6]
+
+
+def test_a_control_must_be_complete_and_of_today() -> None:
+    assert verdict_beside_control([7, 8, 9], [1, 2, 3], seeds=4) == "incomplete: seeds of control are missing"
+    assert verdict_beside_control([7, 8, 9], [1, 2, 3], config="old") == "OUTDATED, the config has changed: pass"
 
 
 def test_a_control_that_has_no_entry_is_refused(tmp_path: Path) -> None:
     (tmp_path / "references.yaml").write_text(yaml.safe_dump({"memory": MEMORY}))
-    with pytest.raises(ConfigError, match=r"memory\.above: there is no entry 'control'"):
+    with pytest.raises(ConfigError, match=r"memory\.above: there is no other entry 'control'"):
         make_plan(
             (), seeds=None, jobs=1, runs=tmp_path, references=tmp_path / "references.yaml", peers=None, results=None,
             page=None, with_peers=False, race=False,

@@ -158,6 +158,9 @@ def test_charts_show_every_seed_and_every_workload() -> None:
     assert benchmarks.count(">dqn/cartpole</a>") == 1
     drawn = site_inserts.expanded("<!-- insert: configs iqn -->")
     assert all(f"seed {seed}&quot;" in drawn for seed in results()[1]["iqn/cartpole"])
+    assert "seeds of ppo/" not in site_inserts.expanded("<!-- insert: configs recurrent_ppo -->"), (
+        "their controls are complete"
+    )
 
 
 def test_a_config_is_described_by_the_first_sentence_of_its_comment(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from site_markdown import code, first_sentence, fold, html, table, text
 
 from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.algorithms.strict_model import StrictModel, may_change
-from rl_training.bench.jobs import Job
 from rl_training.bench.references import Reference, load_entries
+from rl_training.bench.report import verdict_of
 from rl_training.bench.store import Outcomes, by_seed, load_results
 from rl_training.experiment.config import load_config_data
 from rl_training.experiment.packaged import about, packaged_configs
@@ -153,20 +153,11 @@ def _measured(key: str) -> str:
     if seconds:
         rows.append(("CPU seconds, median", f"{median(seconds):.0f}"))
     if reference is not None:
-        verdict = _verdict(key, reference, outcomes)
+        verdict = f"**{text(verdict_of(key, references, known))}**"
         rows.append(("verdict", verdict) if reference.bar == "-" else ("to reach", f"{text(reference.bar)}: {verdict}"))
         if reference.config is None:  # a variant has its source in its heading
             rows.append(("published", text(reference.source)))
     return f"{table(('measured', ''), rows)}\n\n{_curves(key, outcomes)}"
-
-
-def _verdict(key: str, reference: Reference, outcomes: Outcomes) -> str:
-    runs = by_seed(outcomes)
-    first = [run["curve"][0][1] if run.get("curve") else None for run in runs]
-    verdict = reference.verdict([run["return"] for run in runs], first)
-    now = Job(key, 0, Path(), reference=reference).digest
-    outdated = any(run.get("config", now) != now for run in runs)
-    return f"**{text(verdict)}**" + (" (measured before the config was changed)" if outdated else "")
 
 
 def _curves(key: str, outcomes: Outcomes) -> str:

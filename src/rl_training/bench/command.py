@@ -117,8 +117,8 @@ def make_plan(
     peers = peers or (PEERS if PEERS.exists() else None)
     entries = {} if references is None else load_entries(references, Reference)
     for config, entry in entries.items():
-        if entry.above is not None and entry.above not in entries:
-            raise ConfigError(f"{references}: {config}.above: there is no entry {entry.above!r}")
+        if entry.above is not None and entry.above not in set(entries) - {config}:
+            raise ConfigError(f"{references}: {config}.above: there is no other entry {entry.above!r}")
     peer_entries = {} if peers is None else load_entries(peers, Peer)
     if with_peers or race:
         from rl_training.bench.peers import require_peers

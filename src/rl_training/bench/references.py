@@ -42,7 +42,9 @@ class Reference(StrictModel):
     iqm: bool = Field(False, description="... or: their interquartile mean must reach it")
     none_below: Number | None = Field(None, description="with iqm: and none of them may end below this")
     below: Number | None = Field(None, description="for a control: the median must stay below this")
-    above: str | None = Field(None, description="the entry of a control: the interval of the IQM must lie above its interval")
+    above: str | None = Field(
+        None, description="the entry of a control: the interval of the IQM must lie wholly above its interval"
+    )
     begins_below: Number | None = Field(None, description="a seed passes only if its first evaluation was below this")
     config: str | None = Field(None, description="the config to run, if it differs from the entry's name ...")
     set: tuple[str, ...] = Field((), description="... and overrides for it: KEY=VALUE")
@@ -75,7 +77,7 @@ class Reference(StrictModel):
         if self.below is not None:
             return f"median below {self.below:g}"
         if self.above is not None:
-            return f"above {self.above}, intervals apart"
+            return f"interval above {self.above}'s"
         if self.threshold is None:
             return "-"
         begin = "" if self.begins_below is None else f" from below {self.begins_below:g}"
@@ -88,8 +90,8 @@ class Reference(StrictModel):
         return apply_overrides(load_config_data(self.config or name), self.set)
 
     def verdict(self, returns: Sequence[float], first: Sequence[float | None] = (), control: Sequence[float] = ()) -> str:
-        """Whether the entry passes, judged by the final returns and, if ``begins_below`` is set, by the first ones; or by
-        the final returns of its control, if ``above`` names one.
+        """Whether the entry passes, judged by the final returns and, if ``begins_below`` is set, by the first ones; or,
+        if ``above`` names a control, by the final returns of all its seeds.
 
         With more seeds than required, the same proportion must pass; with fewer, there is no verdict. A median below the
         published figure is noted.
@@ -103,8 +105,8 @@ class Reference(StrictModel):
         if self.below is not None:
             return "as expected" if median(returns) < self.below else "UNEXPECTED"
         if self.above is not None:
-            if len(control) < FEWEST_FOR_AN_INTERVAL:
-                return f"incomplete: {len(control)} of {FEWEST_FOR_AN_INTERVAL} seeds of {self.above}"
+            if not control:
+                return f"incomplete: seeds of {self.above} are missing"
             ours, theirs = (interquartile_mean(matrix([values])) for values in (returns, control))
             return "pass" if ours.low > theirs.high else "FALLS SHORT"
         if self.threshold is None:

@@ -84,7 +84,7 @@ def learning_table(references: Mapping[str, Reference], results: Results) -> str
                 shown(median(returns), 1),
                 ", ".join(shown(value, 0) for value in returns),
                 bar,
-                f"{_outdated(Job(config, 0, Path(), reference=reference), outcomes)}{_verdict(reference, outcomes, results)}",
+                verdict_of(config, references, results),
                 source,
                 _seconds_of(outcomes),
                 ", ".join(sorted({outcome.get("commit") or "-" for outcome in outcomes.values()})),
@@ -104,19 +104,25 @@ def overview_table(references: Mapping[str, Reference], results: Results) -> str
             rows.append((config, "", "not run", "", reference.bar, "not run", ""))
             continue
         steps = max(outcome["steps"] for outcome in outcomes.values())
-        outdated = _outdated(Job(config, 0, Path(), reference=reference), outcomes)
-        verdict = f"{outdated}{_verdict(reference, outcomes, results)}"
+        verdict = verdict_of(config, references, results)
         iqm = _iqm(returns_of(outcomes))
         rows.append((config, f"{steps:,}", iqm, str(len(outcomes)), reference.bar, verdict, f"{_seconds_of(outcomes)} s"))
     return markdown_table(OVERVIEW_HEADER, rows)
 
 
-def _verdict(reference: Reference | None, outcomes: Outcomes, results: Results) -> str:
+def verdict_of(config: str, references: Mapping[str, Reference], results: Results) -> str:
+    """Whether a config that was run satisfies its reference, after a warning if settings have changed since."""
+    reference, outcomes = references.get(config), results[config]
+    warning = _outdated(Job(config, 0, Path(), reference=reference), outcomes)
     if reference is None:
-        return "no reference"
+        return f"{warning}no reference"
+    control: list[float] = []
+    if reference.above is not None:
+        other, runs = references[reference.above], results.get(reference.above, {})
+        control = returns_of(runs) if len(runs) >= max(other.seeds, FEWEST_FOR_AN_INTERVAL) else []
+        warning = warning or _outdated(Job(reference.above, 0, Path(), reference=other), runs)
     first = [curve[0][1] if (curve := outcome.get("curve")) else None for outcome in by_seed(outcomes)]
-    control = results.get(reference.above, {}) if reference.above is not None else {}
-    return reference.verdict(returns_of(outcomes), first, returns_of(control))
+    return f"{warning}{reference.verdict(returns_of(outcomes), first, control)}"
 
 
 def _outdated(job: Job, outcomes: Outcomes) -> str:
