@@ -156,6 +156,7 @@ EVERY_OPTION: dict[str, Any] = {
     "double": True,
     "tau": 0.1,
     "target_update_interval": 2,
+    "average_updates": 5,
     "train_freq": 7,
     "gradient_steps": 2,
     "final_learning_rate": 1e-5,

@@ -115,11 +115,13 @@ def test_the_learning_table_names_what_was_not_run_and_what_falls_short() -> Non
 def test_side_by_side_only_seeds_that_both_have_count() -> None:
     peers = {name: Peer.model_validate(PEER) for name in ("a", "b", "c")}
     ours = {"a": {"0": outcome(500), "1": outcome(500), "2": outcome(0)}, "b": {"0": outcome(261)}, "c": {"0": outcome(1)}}
-    theirs = {"a": {"0": outcome(100), "1": outcome(200)}, "b": {"0": outcome(22)}}
+    theirs = {"a": {"0": outcome(100), "1": outcome(200)}, "b": {"0": {**outcome(22), "same_episodes": True}}}
     references = {name: Reference.model_validate({"seeds": seeds, "source": "x"}) for name, seeds in (("a", 2), ("b", 1))}
     text = peer_table(references, peers, ours, theirs)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:5]]
-    assert rows[0][2:7] == ["2", "500.0 [-]", "stable-baselines3", "150.0 [-]", "1.00 [1.00, 1.00]"]
+    assert rows[0][2:7] == ["2", "500.0 [-]", "stable-baselines3", "150.0 [-] †", "1.00 [1.00, 1.00]"]
+    assert rows[1][5] == "22.0 [-]", "on the episodes that ours is scored on"
+    assert "† The peer was not scored on the episodes of ours" in text
     assert rows[2][5] == "not run"
     assert "Over the 2 complete tasks (seeds per task: 1;" in text
     assert "our IQM is 0.750 [0.750, 0.750] and the peers' IQM is 0.082" in text  # (1 + .5) / 2 and (78/478 + 0) / 2
@@ -129,7 +131,13 @@ def test_too_few_seeds_give_no_verdict_against_a_peer() -> None:
     peers = {"tiny.yaml": Peer.model_validate(PEER)}
     four = {"tiny.yaml": {str(seed): outcome(500) for seed in range(4)}}
     row = [cell.strip() for cell in peer_table({}, peers, four, four).splitlines()[2].split("|")[1:-1]]
-    assert row[2:7] == ["4", "500.0 [500.0, 500.0]", "stable-baselines3", "500.0 [500.0, 500.0]", "incomplete: 4 of 5 seeds"]
+    assert row[2:7] == [
+        "4",
+        "500.0 [500.0, 500.0]",
+        "stable-baselines3",
+        "500.0 [500.0, 500.0] †",
+        "incomplete: 4 of 5 seeds",
+    ]
 
 
 def test_races_and_peers_with_other_settings_are_outdated() -> None:

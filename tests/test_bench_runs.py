@@ -28,6 +28,7 @@ from rl_training.bench.store import load_results
 from rl_training.cli import main
 from rl_training.errors import ConfigError
 from rl_training.experiment.run import step_directories
+from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES
 from rl_training.runtime.evaluation import EvaluationResult, Extent
 
 BENCH = ("bench", "--references", "references.yaml", "--peers-file", "peers.yaml", "--runs", "runs")
@@ -128,6 +129,7 @@ def test_a_peer_trains_on_our_task_and_races_us(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("rl_training.bench.jobs.machine", lambda: "the machine that records it")
     result = job.outcome()
     assert result["machine"] == machine()
+    assert result["same_episodes"] is True
     assert result["steps"] == 240
     assert [step for step, _ in result["curve"]] == [90, 180]
     assert result["versions"]["stable-baselines3"]
@@ -146,6 +148,31 @@ def test_a_peer_trains_on_our_task_and_races_us(monkeypatch: pytest.MonkeyPatch)
                 assert outcome["cpu_seconds"] > 0
     finally:
         os.sched_setaffinity(0, affinity)
+
+
+def test_a_peer_is_scored_on_the_episodes_that_ours_is_scored_on() -> None:
+    """Our policy in the place of the peer's model has our returns, in every evaluation, also if the environments play
+    different numbers of episodes."""
+    pytest.importorskip("stable_baselines3")
+    from rl_training.bench.peers import PeerAgent
+    from rl_training.runtime.trainer import Trainer
+
+    config = Job("tiny.yaml", 3, Path("runs")).load_config().with_values(eval={"num_envs": 3})
+    trainer = Trainer(config)
+    agent = PeerAgent(Peer.model_validate(PEER), config, 3)
+
+    class Ours:
+        def predict(self, obs: Any, *_: Any, **__: Any) -> tuple[Any, None]:
+            return trainer.policy.act(obs, ()).action, None
+
+    agent.model = Ours()
+    for episodes, stream in ((7, SELECTION_EPISODES), (8, FINAL_EPISODES), (7, SELECTION_EPISODES)):
+        expected = trainer.evaluate(Extent(episodes), stream=stream)
+        assert expected is not None
+        first = agent.evaluate(episodes, stream)
+        assert sorted(first) == pytest.approx(sorted(expected.returns))
+        assert sorted(agent.evaluate(episodes, stream, further=True)) != pytest.approx(sorted(first))
+    trainer.close()
 
 
 def test_the_episodes_that_end_a_race_do_not_confirm_it(monkeypatch: pytest.MonkeyPatch) -> None:

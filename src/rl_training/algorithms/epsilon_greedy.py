@@ -116,11 +116,12 @@ class EpsilonGreedyPolicy(EpsilonPolicy):
     """Epsilon-greedy on a feed-forward network. A noisy network explores through its noise, so epsilon is 0 after warm-up."""
 
     network: ValueNetwork
+    average: ValueNetwork | None
 
     def __init__(self, network: ValueNetwork, spec: SpaceSpec, config: EpsilonGreedyConfig, *, noisy: bool = False) -> None:
         super().__init__(network, spec, config)
         self._noisy = noisy
-        self._q_functions: dict[bool, Callable[[Array], Array]] = {}
+        self._q_functions: dict[tuple[bool, bool], Callable[[Array], Array]] = {}
 
     def epsilon(self, env_steps: int) -> float:
         return 0.0 if self._noisy and env_steps >= self._warm_up else super().epsilon(env_steps)
@@ -128,7 +129,7 @@ class EpsilonGreedyPolicy(EpsilonPolicy):
     def choose(self, given: ActInput) -> PolicyOutput:
         obs, carry, rng, env_steps, action_mask = given
         if rng is None:
-            return PolicyOutput(greedy_actions(self.q(obs), action_mask), carry, {})
+            return PolicyOutput(greedy_actions(self.q(obs, averaged=True), action_mask), carry, {})
         explore, action = self.draw(rng, env_steps, len(obs), action_mask)
         if self.passes_q_values or not explore.all():
             q_values = self.q(obs, self._noisy)
@@ -137,17 +138,23 @@ class EpsilonGreedyPolicy(EpsilonPolicy):
                 return PolicyOutput(action, carry, {"q_values": q_values})
         return PolicyOutput(action, carry, {})
 
-    def q(self, obs: Array, noisy: bool = False) -> Array:
-        """Q-values (env, action), with or without exploration noise."""
-        if noisy not in self._q_functions:
-            self._q_functions[noisy] = self.network.q_function(noisy)
-        return self._q_functions[noisy](obs)
+    def q(self, obs: Array, noisy: bool = False, *, averaged: bool = False) -> Array:
+        """Q-values (env, action), with or without exploration noise, and of the averaged weights if there are any."""
+        key = noisy, averaged
+        if key not in self._q_functions:
+            self._q_functions[key] = (self.averaged if averaged else self.network).q_function(noisy)
+        return self._q_functions[key](obs)
+
+    @property
+    def averaged(self) -> ValueNetwork:
+        """The network that acts where the policy does not explore."""
+        return self.network if self.average is None else self.average
 
     def parameters_moved(self) -> None:
         self._q_functions.clear()
 
     def export_module(self) -> ExportModule:
-        return GreedyModule(self.network, self.spec).eval()
+        return GreedyModule(self.averaged, self.spec).eval()
 
 
 class GreedyModule(ExportModule):

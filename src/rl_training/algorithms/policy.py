@@ -46,6 +46,8 @@ class Policy(ABC):
     """A network that acts."""
 
     takes_reward: bool = False  # whether ``note_reward`` does anything
+    #: acts in place of the network where the policy does not explore: an average of the weights that training gave it
+    average: nn.Module | None = None
     #: the index of the first environment that it acts in, and the number of all; None: it acts in all of them
     place: tuple[int, int] | None = None
 
@@ -95,8 +97,20 @@ class Policy(ABC):
         """Called when the parameters have moved to new memory: cached views of them must be dropped."""
         return
 
+    @property
+    def networks(self) -> list[nn.Module]:
+        """The network, and the average of its weights if there is one."""
+        return [self.network] if self.average is None else [self.network, self.average]
+
     def state_dict(self) -> State:
-        return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+        """The weights that act where the policy does not explore."""
+        return {name: value.detach().clone() for name, value in self.networks[-1].state_dict().items()}
 
     def load_state_dict(self, state: State) -> None:
-        self.network.load_state_dict(state)
+        for network in self.networks:
+            network.load_state_dict(state)
+
+    def follow(self, other: Policy) -> None:
+        """Takes all weights of the same policy on another device."""
+        for own, network in zip(self.networks, other.networks, strict=True):
+            own.load_state_dict(network.state_dict())

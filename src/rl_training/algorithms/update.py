@@ -98,6 +98,17 @@ class TargetNetwork:
         self.vector.copy_(self.source[-len(self.vector) :])
 
 
+class AveragedNetwork(TargetNetwork):
+    """A copy of a network whose weights are an exponential moving average of the original's over about the last ``updates``
+    updates (Polyak & Juditsky 1992; Izmailov et al. 2018, arXiv:1803.05407), and before that the mean of all so far."""
+
+    def __init__(self, module: nn.Module, optimizer: FlatOptimizer, updates: int) -> None:
+        super().__init__(module, optimizer, tau=1.0 / updates)
+
+    def share(self, number: int) -> float:
+        return max(self.tau, 1.0 / number)
+
+
 class Update(Generic[InputT]):
     """Runs the stages that are due, then updates the target networks. ``compile`` turns the same stages into one graph."""
 

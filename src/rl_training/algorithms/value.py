@@ -18,14 +18,14 @@ from rl_training.algorithms.optimizer import make_optimizer
 from rl_training.algorithms.q_values import Values
 from rl_training.algorithms.strict_model import MAY_CHANGE, StrictModel, searched
 from rl_training.algorithms.transitions import TransitionAlgorithm, TransitionConfig
-from rl_training.algorithms.update import NOTHING, Draw, Known, Stage, StageLoss, TargetNetwork, Update
+from rl_training.algorithms.update import NOTHING, AveragedNetwork, Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.data.replay import BatchT
 from rl_training.models import EncoderConfig, ValueHead, ValueNetwork, make_value_body
 from rl_training.models.encoder import Encoder
 from rl_training.models.noisy import noisy_layers
 from rl_training.models.normalization import copied
 from rl_training.schedules import Schedule, importance_exponent
-from rl_training.types import ActionKind, ObservationKind, SpaceSpec, TransitionBatch, UpdateResult
+from rl_training.types import ActionKind, ObservationKind, SpaceSpec, State, TransitionBatch, UpdateResult
 
 
 class QLearningConfig(ObservationConfig, EpsilonGreedyConfig):
@@ -35,6 +35,11 @@ class QLearningConfig(ObservationConfig, EpsilonGreedyConfig):
     tau: Fraction = Field(1.0, description="share of the online weights in a target update; 1: a copy")
     target_update_interval: Positive = Field(
         500, description="updates between target updates", json_schema_extra=searched(log=[10, 5000])
+    )
+    average_updates: Count = Field(
+        0,
+        description="evaluation, predict and exports use the average of the weights over about this many updates; exploring "
+        "and learning use the weights themselves; 0: no average",
     )
     initial_value: Number | None = Field(
         None,
@@ -157,6 +162,11 @@ class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
         self.target = copied(network)
         self.optimizer = make_optimizer(network, config, max_norm=config.max_grad_norm)
         self.target_network = TargetNetwork(self.target, self.optimizer, tau=config.tau, every=config.target_update_interval)
+        self.followers: dict[str, TargetNetwork] = {"target": self.target_network}
+        if config.average_updates:
+            average = copied(network, buffers=True)
+            self.followers["average"] = AveragedNetwork(average, self.optimizer, config.average_updates)
+            self.policy.average = average
 
     @abstractmethod
     def stage_loss(self, batch: BatchT, known: Known) -> StageLoss:
@@ -171,8 +181,18 @@ class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
             [Stage("loss", self.optimizer, self.stage_loss, self.draws())],
             rng=self.streams["noise"],
             schedules={"learning_rate": self.learning_rate},
-            targets={"target": self.target_network},
+            targets=self.followers,
         )
+
+    def state_dict(self) -> State:
+        """With an average, the policy's state has its weights, and those that are trained are here."""
+        trained = {} if self.policy.average is None else {"trained": self.optimizer.parameters.clone()}
+        return {**super().state_dict(), **trained}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        if self.policy.average is not None:
+            self.optimizer.parameters.copy_(state["trained"])
 
     def schedule_values(self, env_steps: int) -> dict[str, float]:
         return {**super().schedule_values(env_steps), "epsilon": self.policy.epsilon(env_steps)}

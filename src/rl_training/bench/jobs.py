@@ -191,7 +191,7 @@ class Job:
             "versions": self._versions(),
             "machine": self._machine(),
             "commit": self._commit(),
-            **{key: result[key] for key in ("date", "versions", "machine") if key in result},
+            **{key: result[key] for key in ("date", "versions", "machine", "same_episodes") if key in result},
         }
 
     def _versions(self) -> dict[str, str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import nn
@@ -18,9 +20,8 @@ from rl_training.envs.wrappers import WrappedEnv
 from rl_training.errors import MissingExtraError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.metrics import METRICS_FILE
+from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES, derive_seed
 from rl_training.runtime.cadence import cpu_seconds
-
-EVAL_SEED = 1_000_000  # added to the run's seed, so that evaluation sees other episodes than training
 
 
 def require_peers() -> None:
@@ -36,6 +37,24 @@ def load_algorithm(peer: Peer) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+class _OurEpisodes(gym.Wrapper[Any, Any, Any, Any]):
+    """One environment of an evaluation, which starts the episodes that ours plays there, whatever seed it is given. Two
+    policies are then compared on the same tasks, and two seeds are not evaluated on the same ones."""
+
+    def __init__(self, factory: Callable[[], Any], seed: int, index: int) -> None:
+        super().__init__(factory())
+        self._seed, self._index = seed, index
+        self.rewind(FINAL_EPISODES)
+
+    def rewind(self, stream: str) -> None:
+        """The next episode is the first of this stream."""
+        self._stream, self._number = stream, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        number, self._number = self._number, self._number + 1
+        return super().reset(seed=derive_seed(self._seed, self._stream, self._index, number), options=options)
+
+
 class PeerAgent:
     """A peer's model on the environments of our config."""
 
@@ -44,8 +63,12 @@ class PeerAgent:
 
         torch.set_num_threads(1)
         settings = _arguments(peer.settings)
-        env = _vector_env(config, peer.num_envs, seed)
-        self._eval_env = _vector_env(config, config.eval.num_envs, seed + EVAL_SEED)
+        factory = WrappedEnv(RegisteredEnv(config.env_id, config.env_kwargs), config.wrappers)
+        env = _vector_env([factory] * peer.num_envs)
+        env.seed(seed)
+        # The peers' environment i of n plays (episodes + i) // n episodes, so the last has the most; of ours, the first has.
+        count = config.eval.num_envs
+        self._eval_env = _vector_env([partial(_OurEpisodes, factory, seed, count - 1 - i) for i in range(count)])
         if peer.normalize:
             env = VecNormalize(env, gamma=settings.get("gamma", 0.99))
             self._eval_env = VecNormalize(self._eval_env, training=False, norm_reward=False)
@@ -53,10 +76,13 @@ class PeerAgent:
         network = _arguments(peer.policy_kwargs)
         self.model: Any = load_algorithm(peer)(env=env, policy_kwargs=network, seed=seed, device="cpu", **settings)
 
-    def evaluate(self, episodes: int) -> list[float]:
-        """The returns of whole episodes played by the deterministic policy."""
+    def evaluate(self, episodes: int, stream: str = FINAL_EPISODES, *, further: bool = False) -> list[float]:
+        """The returns of the deterministic policy in the first episodes of a stream, as ours plays them; with ``further``, in
+        those that follow the last evaluation."""
         from stable_baselines3.common.evaluation import evaluate_policy
 
+        if not further:
+            self._eval_env.env_method("rewind", stream)
         returns, _ = evaluate_policy(
             self.model, self._eval_env, episodes, deterministic=True, return_episode_rewards=True, warn=False
         )
@@ -77,14 +103,11 @@ class PeerAgent:
         return int(self.model.num_timesteps)
 
 
-def _vector_env(config: TrainConfig, num_envs: int, seed: int) -> Any:
+def _vector_env(factories: Sequence[Callable[[], Any]]) -> Any:
     """Our environments in the peer's vector environment."""
     from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
-    factory = WrappedEnv(RegisteredEnv(config.env_id, config.env_kwargs), config.wrappers)
-    env = VecMonitor(DummyVecEnv([factory] * num_envs))
-    env.seed(seed)
-    return env
+    return VecMonitor(DummyVecEnv(list(factories)))
 
 
 def _arguments(published: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +136,7 @@ def train_peer(job: Job) -> None:
     with (job.path / METRICS_FILE).open("w", encoding="utf-8") as log:
 
         def keep_going(step: int) -> bool:
-            mean = float(np.mean(agent.evaluate(config.eval.episodes)))
+            mean = float(np.mean(agent.evaluate(config.eval.episodes, SELECTION_EPISODES)))
             seconds = round(cpu_seconds() - began, 3)
             log.write(json.dumps({"kind": "eval", "step": step, "return_mean": mean, "time/cpu_seconds": seconds}) + "\n")
             log.flush()
@@ -123,4 +146,4 @@ def train_peer(job: Job) -> None:
         seconds = round(cpu_seconds() - began, 3)
         log.write(json.dumps({"kind": "train", "step": steps, "time/cpu_seconds": seconds}) + "\n")
     returns = agent.evaluate(config.eval.final_episodes)
-    job.write_result({"step": steps, "return_mean": float(np.mean(returns)), "returns": returns})
+    job.write_result({"step": steps, "return_mean": float(np.mean(returns)), "returns": returns, "same_episodes": True})

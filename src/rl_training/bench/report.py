@@ -36,6 +36,7 @@ OVERVIEW_HEADER = ("config", "env steps", "IQM of the final returns", "seeds", "
 PEER_HEADER = (
     "task", "steps", "seeds", "ours, IQM", "peer", "peer, IQM", "P(ours better)", "CPU s: ours, peer", "peer's settings",
 )  # fmt: skip
+OTHER_EPISODES = "†"
 RACE_HEADER = (
     "task", "goal", "ours: CPU s, by seed", "median", "peer", "peer: CPU s, by seed", "median", "times faster",
     "median steps: ours, peer", "bar", "",
@@ -181,13 +182,15 @@ def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], o
                 str(len(seeds)),
                 _iqm(pair[0]),
                 peer.package,
-                _iqm(pair[1]),
+                f"{_iqm(pair[1])}{'' if all(run.get('same_episodes') for run in right.values()) else f' {OTHER_EPISODES}'}",
                 f"{outdated}{better}",
                 f"{_seconds_of(left)}, {_seconds_of(right)}",
                 peer.source,
             )
         )
     table = markdown_table(PEER_HEADER, rows)
+    if any(OTHER_EPISODES in row[5] for row in rows):
+        table += f"\n\n{OTHER_EPISODES} The peer was not scored on the episodes of ours, and its seeds share most of theirs."
     return table if len(pairs) < 2 else f"{table}\n\n{_over_all_tasks(peers, pairs)}"
 
 

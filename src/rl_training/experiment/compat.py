@@ -58,6 +58,7 @@ REQUIRED = frozenset(
         "learner.algorithm.updates",
         "learner.algorithm.optimizers",
         "learner.algorithm.targets",
+        "learner.algorithm.trained",
     }
 )
 

@@ -141,8 +141,9 @@ Preparation = ObservationNormalizer | ObservationScale
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-def copied(network: ModuleT) -> ModuleT:
-    """A copy with weights of its own that prepares vectors with the same tensors, as a target network needs."""
-    preparations = (module for module in network.modules() if isinstance(module, Preparation))
-    shared = {id(buffer): buffer for preparation in preparations for buffer in preparation.buffers()}
+def copied(network: ModuleT, *, buffers: bool = False) -> ModuleT:
+    """A copy with weights of its own that prepares vectors with the same tensors, as a target network needs; with
+    ``buffers``, it has no running statistics of its own at all."""
+    owners = (module for module in network.modules() if buffers or isinstance(module, Preparation))
+    shared = {id(buffer): buffer for owner in owners for buffer in owner.buffers()}
     return copy.deepcopy(network, shared)

@@ -90,7 +90,7 @@ class Collector:
     def refresh(self) -> None:
         """Copies the learner's weights if they are on another device."""
         if self.policy is not self._learned:
-            self.policy.load_state_dict(self._learned.state_dict())
+            self.policy.follow(self._learned)
 
     def state_dict(self) -> State:
         pending = self._pending
@@ -130,6 +130,7 @@ class Collector:
 def acting_copy(policy: Policy) -> Policy:
     """A copy of the policy with its own weights on the CPU."""
     copied = copy.deepcopy(policy)
-    copied.network.to("cpu")
+    for network in copied.networks:
+        network.to("cpu")
     copied.parameters_moved()
     return copied

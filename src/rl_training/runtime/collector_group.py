@@ -75,7 +75,7 @@ class CollectorGroup:
         """The policy with the learner's weights, on the CPU."""
         if self._copy is None:
             return self._learned
-        self._copy.load_state_dict(self._learned.state_dict())
+        self._copy.follow(self._learned)
         return self._copy
 
     def pools(self) -> list[EnvPool]:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 
 def weights_problem(policy: Policy) -> str | None:
-    """Names the first tensor of a policy's network that is not finite, if there is one."""
-    tensors = {name: value for name, value in policy.network.state_dict().items() if value.is_floating_point()}
+    """Names the first tensor of a policy's networks that is not finite, if there is one."""
+    states = [("", policy.network), *(("average.", network) for network in policy.networks[1:])]
+    named = {f"{prefix}{name}": value for prefix, network in states for name, value in network.state_dict().items()}
+    tensors = {name: value for name, value in named.items() if value.is_floating_point()}
     sums: dict[torch.device, list[Tensor]] = {}  # statistics in double precision may be on another device than the weights
     for value in tensors.values():
         sums.setdefault(value.device, []).append(value.sum(dtype=torch.float32))
