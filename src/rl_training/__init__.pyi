@@ -55,15 +55,15 @@ class C51(ManagedAlgorithm):
         float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
         observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
         cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
-        target_update_interval: int = 500, initial_value: float | None = None, hidden_sizes: Sequence[int] = (64, 64),
-        dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float = 0.5, priority_beta:
-        float = 0.4, priority_beta_steps: int = 50000, num_atoms: int = 51, v_min: float = -10.0, v_max: float = 10.0,
-        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
-        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        target_update_interval: int = 500, average_updates: int = 0, initial_value: float | None = None, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float
+        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, num_atoms: int = 51, v_min: float = -10.0, v_max:
+        float = 10.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
+        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
+        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
+        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
+        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
+        None = None, overwrite: bool = False
     ) -> None: ...
 
 class DDPG(ManagedAlgorithm):
@@ -130,15 +130,15 @@ class DQN(ManagedAlgorithm):
         float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
         observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
         cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
-        target_update_interval: int = 500, initial_value: float | None = None, hidden_sizes: Sequence[int] = (64, 64),
-        dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float = 0.5, priority_beta:
-        float = 0.4, priority_beta_steps: int = 50000, value_range: Sequence[float] | None = None, huber_delta: float = 1.0,
-        env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None
-        = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
-        Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
-        overwrite: bool = False
+        target_update_interval: int = 500, average_updates: int = 0, initial_value: float | None = None, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float
+        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, value_range: Sequence[float] | None = None,
+        huber_delta: float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
+        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
+        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
+        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
+        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
+        None = None, overwrite: bool = False
     ) -> None: ...
 
 class DrQ(ManagedAlgorithm):
@@ -180,16 +180,16 @@ class DRQN(ManagedAlgorithm):
         float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
         observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
         cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
-        target_update_interval: int = 500, initial_value: float | None = None, value_range: Sequence[float] | None = None,
-        huber_delta: float = 1.0, trace_lambda: float = 0.0, sequence_length: int = 20, burn_in: int = 0, overlap: int = 0,
-        encoder_sizes: Sequence[int] = (64,), recurrent_cell: Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64,
-        lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes: Sequence[int] = (64,), shortcut: bool = False,
-        loss_over_time: Literal["mean", "sum"] = 'mean', env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline",
-        "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str,
-        Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile:
-        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any]
-        = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log:
-        Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
+        target_update_interval: int = 500, average_updates: int = 0, initial_value: float | None = None, value_range:
+        Sequence[float] | None = None, huber_delta: float = 1.0, trace_lambda: float = 0.0, sequence_length: int = 20,
+        burn_in: int = 0, overlap: int = 0, encoder_sizes: Sequence[int] = (64,), recurrent_cell: Literal["lstm", "gru"] =
+        'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes: Sequence[int] = (64,),
+        shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean', env_kwargs: Mapping[str, Any] = {},
+        env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False,
+        wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device:
+        str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None,
+        collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint:
+        Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class DrQv2(ManagedAlgorithm):
@@ -231,14 +231,14 @@ class IQN(ManagedAlgorithm):
         float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
         observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
         cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
-        target_update_interval: int = 500, initial_value: float | None = None, hidden_sizes: Sequence[int] = (64, 64),
-        dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float = 0.5, priority_beta:
-        float = 0.4, priority_beta_steps: int = 50000, value_range: Sequence[float] | None = None, num_quantiles: int = 32,
-        num_target_quantiles: int = 32, num_acting_quantiles: int = 32, num_cosines: int = 64, kappa: float = 1.0, env_kwargs:
-        Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout: float | None = None,
-        env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int = 0,
-        total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int = 1,
-        output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
+        target_update_interval: int = 500, average_updates: int = 0, initial_value: float | None = None, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float
+        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, value_range: Sequence[float] | None = None,
+        num_quantiles: int = 32, num_target_quantiles: int = 32, num_acting_quantiles: int = 32, num_cosines: int = 64, kappa:
+        float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline', env_timeout:
+        float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int = 1, seed: int
+        = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto', threads: int =
+        1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str,
         Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path | None = None,
         overwrite: bool = False
     ) -> None: ...
@@ -283,15 +283,15 @@ class QRDQN(ManagedAlgorithm):
         float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
         observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
         cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = False, tau: float = 1.0,
-        target_update_interval: int = 500, initial_value: float | None = None, hidden_sizes: Sequence[int] = (64, 64),
-        dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float = 0.5, priority_beta:
-        float = 0.4, priority_beta_steps: int = 50000, value_range: Sequence[float] | None = None, num_quantiles: int = 51,
-        kappa: float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
-        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
-        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
-        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
-        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
-        None = None, overwrite: bool = False
+        target_update_interval: int = 500, average_updates: int = 0, initial_value: float | None = None, hidden_sizes:
+        Sequence[int] = (64, 64), dueling: bool = False, noisy: bool = False, prioritized: bool = False, priority_alpha: float
+        = 0.5, priority_beta: float = 0.4, priority_beta_steps: int = 50000, value_range: Sequence[float] | None = None,
+        num_quantiles: int = 51, kappa: float = 1.0, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline",
+        "subprocess"] = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str,
+        Any]] = (), num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile:
+        Literal["auto", "on", "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any]
+        = {}, eval: Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log:
+        Mapping[str, Any] = {}, init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class R2D2(ManagedAlgorithm):
@@ -310,18 +310,18 @@ class R2D2(ManagedAlgorithm):
         float | Mapping[str, Any] | None = None, epsilon_spread: float = 0.0, normalize_observations: bool = False,
         observation_scale: Sequence[float] | None = None, cnn: Literal["nature", "impala", "drq", "minatar"] = 'nature',
         cnn_layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), double: bool = True, tau: float = 1.0,
-        target_update_interval: int = 500, initial_value: float | None = None, value_range: Sequence[float] | None = None,
-        huber_delta: float = 1.0, trace_lambda: float = 0.0, sequence_length: int = 20, burn_in: int = 0, overlap: int = 0,
-        encoder_sizes: Sequence[int] = (64,), recurrent_cell: Literal["lstm", "gru"] = 'lstm', lstm_size: int = 64,
-        lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes: Sequence[int] = (64,), shortcut: bool = False,
-        loss_over_time: Literal["mean", "sum"] = 'mean', priority_alpha: float = 0.9, priority_beta: float = 0.6,
-        priority_beta_steps: int = 0, priority_eta: float = 0.9, rescale_values: bool = False, previous_inputs: bool = False,
-        dueling: bool = False, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"] = 'inline',
-        env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (), num_envs: int =
-        1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on", "off"] = 'auto',
-        threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval: Mapping[str, Any] = {},
-        stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {}, init_from: str | Path |
-        None = None, overwrite: bool = False
+        target_update_interval: int = 500, average_updates: int = 0, initial_value: float | None = None, value_range:
+        Sequence[float] | None = None, huber_delta: float = 1.0, trace_lambda: float = 0.0, sequence_length: int = 20,
+        burn_in: int = 0, overlap: int = 0, encoder_sizes: Sequence[int] = (64,), recurrent_cell: Literal["lstm", "gru"] =
+        'lstm', lstm_size: int = 64, lstm_layers: int = 1, forget_bias: float = 1.0, hidden_sizes: Sequence[int] = (64,),
+        shortcut: bool = False, loss_over_time: Literal["mean", "sum"] = 'mean', priority_alpha: float = 0.9, priority_beta:
+        float = 0.6, priority_beta_steps: int = 0, priority_eta: float = 0.9, rescale_values: bool = False, previous_inputs:
+        bool = False, dueling: bool = False, env_kwargs: Mapping[str, Any] = {}, env_workers: Literal["inline", "subprocess"]
+        = 'inline', env_timeout: float | None = None, env_fresh: bool = False, wrappers: Sequence[Mapping[str, Any]] = (),
+        num_envs: int = 1, seed: int = 0, total_timesteps: int = 50000, device: str = 'cpu', compile: Literal["auto", "on",
+        "off"] = 'auto', threads: int = 1, output_dir: str | None = None, collectors: Mapping[str, Any] = {}, eval:
+        Mapping[str, Any] = {}, stop: Mapping[str, Any] = {}, checkpoint: Mapping[str, Any] = {}, log: Mapping[str, Any] = {},
+        init_from: str | Path | None = None, overwrite: bool = False
     ) -> None: ...
 
 class RecurrentPPO(ManagedAlgorithm):
