@@ -28,7 +28,7 @@ from rl_training.runtime.sessions import start_training
 from rl_training.runtime.trainer import Trainer
 
 #: Not among them, so that fingerprints of earlier trees can be compared.
-LATER = ("train_freq", "gradient_steps", "target_kl", "loss_over_time")
+LATER = ("train_freq", "gradient_steps", "target_kl", "loss_over_time", "average_updates")
 OPTIONS = {**{name: value for name, value in EVERY_OPTION.items() if name not in LATER}, "clip_reward": 0.5}
 
 

@@ -75,24 +75,31 @@ def test_training_does_not_notice_it_and_it_is_what_a_plain_loop_computes(name: 
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_it_acts_where_the_policy_does_not_explore_and_nowhere_else(name: str) -> None:
+def test_it_acts_except_to_collect_experience(name: str) -> None:
     trainer, plain = averaging(name), averaging(name, 0)
     policy, other = trainer.policy, plain.policy
     assert policy.average is not None
     obs = np.random.default_rng(0).standard_normal((64, 4)).astype(np.float32)
 
-    def actions(policy: Policy, *, explore: bool) -> list[int]:
+    def actions(policy: Policy, *, explore: bool, learning: bool = False) -> list[int]:
         rng = np.random.default_rng(1) if explore else None
-        action = policy.act(obs, policy.initial_carry(64), rng=rng, env_steps=10**6).action
+        action = policy.act(obs, policy.initial_carry(64), rng=rng, env_steps=10**6, learning=learning).action
         return [int(one) for one in action]
 
-    exploring, greedy = actions(policy, explore=True), actions(policy, explore=False)
+    collecting, greedy = actions(policy, explore=True, learning=True), actions(policy, explore=False)
     with torch.no_grad():
         for parameter in policy.average.parameters():
             parameter.neg_()
     other.load_state_dict(policy.state_dict())
-    assert actions(policy, explore=True) == exploring
+    assert actions(policy, explore=True, learning=True) == collecting
     assert actions(policy, explore=False) == actions(other, explore=False) != greedy
+    assert actions(policy, explore=True) == actions(other, explore=True) != collecting
+    values = []
+    for module in (policy.export_module(), other.export_module()):
+        with torch.no_grad():
+            reward = [torch.zeros(64)] if module.takes_reward else []
+            values.append(module(torch.from_numpy(obs), *reward, *module.initial_state(64))[1])
+    assert torch.equal(*values)
     for each in (trainer, plain):
         each.close()
 
@@ -112,6 +119,15 @@ def test_what_was_evaluated_is_what_is_saved_loaded_and_exported(tmp_path: Path)
     state = module.initial_state(16)
     ours, _ = agent.predict(obs.numpy())
     assert np.array_equal(module(obs, *state)[0].numpy(), ours)
+
+
+def test_what_is_saved_has_the_noise_that_the_weights_act_with() -> None:
+    trainer = averaging("dqn", algo_kwargs={"noisy": True})
+    trainer.train(150, evaluate=False)
+    saved, buffers = trainer.policy.state_dict(), dict(trainer.policy.network.named_buffers())
+    assert any("noise" in name for name in buffers)
+    assert all(torch.equal(saved[name], buffer) for name, buffer in buffers.items())
+    trainer.close()
 
 
 def test_a_run_that_starts_from_it_learns_from_the_averaged_weights(tmp_path: Path) -> None:

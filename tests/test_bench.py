@@ -121,7 +121,7 @@ def test_side_by_side_only_seeds_that_both_have_count() -> None:
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:5]]
     assert rows[0][2:7] == ["2", "500.0 [-]", "stable-baselines3", "150.0 [-] †", "1.00 [1.00, 1.00]"]
     assert rows[1][5] == "22.0 [-]", "on the episodes that ours is scored on"
-    assert "† The peer was not scored on the episodes of ours" in text
+    assert "† An older result: the peer was not scored on the episodes of ours" in text
     assert rows[2][5] == "not run"
     assert "Over the 2 complete tasks (seeds per task: 1;" in text
     assert "our IQM is 0.750 [0.750, 0.750] and the peers' IQM is 0.082" in text  # (1 + .5) / 2 and (78/478 + 0) / 2
@@ -336,9 +336,10 @@ def test_only_what_the_results_do_not_have_is_run() -> None:
     assert [(job.seed, job.peer) for job in plan.jobs_to_run()] == everything, "there are no results yet"
     ours, theirs = (Job("tiny.yaml", 0, Path("runs"), which).digest for which in (None, peer))
     record(Path("learning.json"), "tiny.yaml", 1, {"config": ours})
-    record(Path("peers.json"), "tiny.yaml", 0, {"config": theirs})
-    record(Path("peers.json"), "tiny.yaml", 1, {"config": "other settings"})
-    assert [(job.seed, job.peer) for job in plan.jobs_to_run()] == [(0, None), (1, peer)]
+    record(Path("peers.json"), "tiny.yaml", 0, {"config": theirs, "same_episodes": True})
+    for unlike_ours in ({"config": "other settings", "same_episodes": True}, {"config": theirs}):
+        record(Path("peers.json"), "tiny.yaml", 1, unlike_ours)
+        assert [(job.seed, job.peer) for job in plan.jobs_to_run()] == [(0, None), (1, peer)]
     assert [(job.seed, job.peer) for job in replace(plan, missing=False).jobs_to_run()] == everything
     other = Reference.model_validate(REFERENCE | {"set": ["algo_kwargs.gamma=0.5"]})
     changed = replace(plan, references={"tiny.yaml": other})

@@ -157,7 +157,8 @@ def test_a_peer_is_scored_on_the_episodes_that_ours_is_scored_on() -> None:
     from rl_training.bench.peers import PeerAgent
     from rl_training.runtime.trainer import Trainer
 
-    config = Job("tiny.yaml", 3, Path("runs")).load_config().with_values(eval={"num_envs": 3})
+    task = {**env_of_tests("dqn", "RandomWalk"), "eval": {"num_envs": 3}}
+    config = Job("tiny.yaml", 3, Path("runs")).load_config().with_values(**task)
     trainer = Trainer(config)
     agent = PeerAgent(Peer.model_validate(PEER), config, 3)
 

@@ -40,7 +40,7 @@ class ContinuousPolicy(Policy):
         self._output: Callable[[Array], Array] | None = None
 
     def choose(self, given: ActInput) -> PolicyOutput:
-        obs, carry, rng, env_steps, _ = given
+        obs, carry, rng, env_steps = given[:4]
         actions = self.network.actions
         if rng is not None and env_steps < self._warm_up:
             return PolicyOutput(rng.uniform(-1.0, 1.0, (len(obs), actions)).astype(np.float32), carry, {})

@@ -116,7 +116,6 @@ class EpsilonGreedyPolicy(EpsilonPolicy):
     """Epsilon-greedy on a feed-forward network. A noisy network explores through its noise, so epsilon is 0 after warm-up."""
 
     network: ValueNetwork
-    average: ValueNetwork | None
 
     def __init__(self, network: ValueNetwork, spec: SpaceSpec, config: EpsilonGreedyConfig, *, noisy: bool = False) -> None:
         super().__init__(network, spec, config)
@@ -127,34 +126,29 @@ class EpsilonGreedyPolicy(EpsilonPolicy):
         return 0.0 if self._noisy and env_steps >= self._warm_up else super().epsilon(env_steps)
 
     def choose(self, given: ActInput) -> PolicyOutput:
-        obs, carry, rng, env_steps, action_mask = given
+        obs, carry, rng, env_steps, action_mask, learning = given
         if rng is None:
-            return PolicyOutput(greedy_actions(self.q(obs, averaged=True), action_mask), carry, {})
+            return PolicyOutput(greedy_actions(self.q(obs, learning=learning), action_mask), carry, {})
         explore, action = self.draw(rng, env_steps, len(obs), action_mask)
         if self.passes_q_values or not explore.all():
-            q_values = self.q(obs, self._noisy)
+            q_values = self.q(obs, self._noisy, learning=learning)
             action = np.where(explore, action, greedy_actions(q_values, action_mask))
             if self.passes_q_values:
                 return PolicyOutput(action, carry, {"q_values": q_values})
         return PolicyOutput(action, carry, {})
 
-    def q(self, obs: Array, noisy: bool = False, *, averaged: bool = False) -> Array:
-        """Q-values (env, action), with or without exploration noise, and of the averaged weights if there are any."""
-        key = noisy, averaged
+    def q(self, obs: Array, noisy: bool = False, *, learning: bool = False) -> Array:
+        """Q-values (env, action) of the network that acts, with or without exploration noise."""
+        key = noisy, learning
         if key not in self._q_functions:
-            self._q_functions[key] = (self.averaged if averaged else self.network).q_function(noisy)
+            self._q_functions[key] = self.acting(learning=learning).q_function(noisy)
         return self._q_functions[key](obs)
-
-    @property
-    def averaged(self) -> ValueNetwork:
-        """The network that acts where the policy does not explore."""
-        return self.network if self.average is None else self.average
 
     def parameters_moved(self) -> None:
         self._q_functions.clear()
 
     def export_module(self) -> ExportModule:
-        return GreedyModule(self.averaged, self.spec).eval()
+        return GreedyModule(self.acting(), self.spec).eval()
 
 
 class GreedyModule(ExportModule):

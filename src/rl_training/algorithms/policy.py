@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,14 +40,15 @@ class ActInput(NamedTuple):
     rng: np.random.Generator | None = None  # explore as in training; None: act deterministically
     env_steps: int = 0  # for exploration schedules
     action_mask: NDArray[np.bool_] | None = None  # (env, action) the allowed actions; None: all
+    learning: bool = False  # collect experience: act with the weights that are trained, even if there is an average of them
 
 
 class Policy(ABC):
     """A network that acts."""
 
     takes_reward: bool = False  # whether ``note_reward`` does anything
-    #: acts in place of the network where the policy does not explore: an average of the weights that training gave it
-    average: nn.Module | None = None
+    #: acts in place of the network, except to collect experience: an average of the weights that training gave it
+    average: Any = None
     #: the index of the first environment that it acts in, and the number of all; None: it acts in all of them
     place: tuple[int, int] | None = None
 
@@ -65,9 +66,10 @@ class Policy(ABC):
         rng: np.random.Generator | None = None,
         env_steps: int = 0,
         action_mask: NDArray[np.bool_] | None = None,
+        learning: bool = False,
     ) -> PolicyOutput:
         """Actions for one observation per environment. With ``rng`` the policy explores; without, it is deterministic."""
-        return self.choose(ActInput(obs, carry, rng, env_steps, action_mask))
+        return self.choose(ActInput(obs, carry, rng, env_steps, action_mask, learning))
 
     @abstractmethod
     def choose(self, given: ActInput) -> PolicyOutput:
@@ -97,20 +99,24 @@ class Policy(ABC):
         """Called when the parameters have moved to new memory: cached views of them must be dropped."""
         return
 
+    def acting(self, *, learning: bool = False) -> Any:
+        """The network that acts; with ``learning``, to collect experience."""
+        return self.network if learning or self.average is None else self.average
+
     @property
     def networks(self) -> list[nn.Module]:
         """The network, and the average of its weights if there is one."""
         return [self.network] if self.average is None else [self.network, self.average]
 
     def state_dict(self) -> State:
-        """The weights that act where the policy does not explore."""
-        return {name: value.detach().clone() for name, value in self.networks[-1].state_dict().items()}
+        """The weights that act."""
+        return {name: value.detach().clone() for name, value in self.acting().state_dict().items()}
 
     def load_state_dict(self, state: State) -> None:
         for network in self.networks:
             network.load_state_dict(state)
 
-    def follow(self, other: Policy) -> None:
+    def take_weights(self, other: Policy) -> None:
         """Takes all weights of the same policy on another device."""
         for own, network in zip(self.networks, other.networks, strict=True):
             own.load_state_dict(network.state_dict())

@@ -79,7 +79,6 @@ class RecurrentQPolicy(EpsilonPolicy):
     """
 
     network: LSTMQNetwork
-    average: LSTMQNetwork | None
 
     def __init__(self, network: LSTMQNetwork, spec: SpaceSpec, config: RecurrentValueConfig) -> None:
         super().__init__(network, spec, config)
@@ -89,12 +88,11 @@ class RecurrentQPolicy(EpsilonPolicy):
         self._steps: dict[bool, Callable[[Array, Carry, Array | None], tuple[Array, Carry]]] = {}
 
     def choose(self, given: ActInput) -> PolicyOutput:
-        obs, carry, rng, env_steps, action_mask = given
-        greedy = rng is None
-        if greedy not in self._steps:
-            self._steps[greedy] = (self.averaged if greedy else self.network).numpy_step()
+        obs, carry, rng, env_steps, action_mask, learning = given
+        if learning not in self._steps:
+            self._steps[learning] = self.acting(learning=learning).numpy_step()
         previous = carry[self._states] if self.takes_reward else None
-        q_values, after = self._steps[greedy](obs, carry[: self._states], previous)
+        q_values, after = self._steps[learning](obs, carry[: self._states], previous)
         action = greedy_actions(q_values, action_mask)
         if rng is not None:
             explore, drawn = self.draw(rng, env_steps, len(obs), action_mask)
@@ -119,18 +117,13 @@ class RecurrentQPolicy(EpsilonPolicy):
         noted[:, -1] = np.clip(reward, -self._reward_limit, self._reward_limit)
         return (*state, noted)
 
-    @property
-    def averaged(self) -> LSTMQNetwork:
-        """The network that acts where the policy does not explore."""
-        return self.network if self.average is None else self.average
-
     def parameters_moved(self) -> None:
         self._steps.clear()
 
     def export_module(self) -> ExportModule:
         if self.takes_reward:
-            return RewardedGreedyModule(self.averaged, self.spec, self._reward_limit)
-        return RecurrentGreedyModule(self.averaged, self.spec)
+            return RewardedGreedyModule(self.acting(), self.spec, self._reward_limit)
+        return RecurrentGreedyModule(self.acting(), self.spec)
 
 
 class RecurrentGreedyModule(ExportModule):

@@ -77,6 +77,8 @@ class Stage(Generic[InputT]):
 class TargetNetwork:
     """A copy of a network whose weights move towards the original's by the share ``tau`` in every ``every``-th update."""
 
+    saved = True  # in the state of the update; otherwise, they are in that of the policy
+
     def __init__(self, module: nn.Module, optimizer: FlatOptimizer, *, tau: float, every: int = 1) -> None:
         """``module`` may lack the first parts of the module that ``optimizer`` trains, such as an encoder."""
         self.module = module.requires_grad_(False)
@@ -100,7 +102,9 @@ class TargetNetwork:
 
 class AveragedNetwork(TargetNetwork):
     """A copy of a network whose weights are an exponential moving average of the original's over about the last ``updates``
-    updates (Polyak & Juditsky 1992; Izmailov et al. 2018, arXiv:1803.05407), and before that the mean of all so far."""
+    updates (Kingma & Ba, arXiv:1412.6980, section 7.2). Until there are as many, it is the mean of all so far."""
+
+    saved = False
 
     def __init__(self, module: nn.Module, optimizer: FlatOptimizer, updates: int) -> None:
         super().__init__(module, optimizer, tau=1.0 / updates)
@@ -226,7 +230,7 @@ class Update(Generic[InputT]):
         return {
             "updates": self.updates,
             "optimizers": {stage.name: stage.optimizer.state_dict() for stage in self._stages},
-            "targets": {name: target.vector.clone() for name, target in self._targets.items()},
+            "targets": {name: target.vector.clone() for name, target in self._targets.items() if target.saved},
             "held": {
                 name: {metric: value.mean() for metric, value in measured.items()} for name, measured in self._held.items()
             },
@@ -237,7 +241,8 @@ class Update(Generic[InputT]):
         for stage in self._stages:
             stage.optimizer.load_state_dict(state["optimizers"][stage.name])
         for name, target in self._targets.items():
-            target.vector.copy_(state["targets"][name])
+            if target.saved:
+                target.vector.copy_(state["targets"][name])
         self._held = dict(state["held"])
 
 

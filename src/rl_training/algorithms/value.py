@@ -38,8 +38,8 @@ class QLearningConfig(ObservationConfig, EpsilonGreedyConfig):
     )
     average_updates: Count = Field(
         0,
-        description="evaluation, predict and exports use the average of the weights over about this many updates; exploring "
-        "and learning use the weights themselves; 0: no average",
+        description="evaluation, predict and exports use the average of the weights over about this many updates; collecting "
+        "experience and learning use the weights themselves; 0: no average",
     )
     initial_value: Number | None = Field(
         None,
@@ -162,11 +162,6 @@ class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
         self.target = copied(network)
         self.optimizer = make_optimizer(network, config, max_norm=config.max_grad_norm)
         self.target_network = TargetNetwork(self.target, self.optimizer, tau=config.tau, every=config.target_update_interval)
-        self.followers: dict[str, TargetNetwork] = {"target": self.target_network}
-        if config.average_updates:
-            average = copied(network, buffers=True)
-            self.followers["average"] = AveragedNetwork(average, self.optimizer, config.average_updates)
-            self.policy.average = average
 
     @abstractmethod
     def stage_loss(self, batch: BatchT, known: Known) -> StageLoss:
@@ -176,12 +171,20 @@ class QLearning(OffPolicyAlgorithm[QConfigT, BatchT]):
         """The random inputs of the loss, by name, if it has any."""
         return {}
 
+    def followers(self) -> dict[str, TargetNetwork]:
+        """The networks that follow the online network: the target network, and the average that acts if there is one."""
+        found = {"target": self.target_network}
+        if self.config.average_updates:
+            self.policy.average = copied(self.policy.network, buffers=True)
+            found["average"] = AveragedNetwork(self.policy.average, self.optimizer, self.config.average_updates)
+        return found
+
     def make_update(self) -> Update[BatchT]:
         return Update(
             [Stage("loss", self.optimizer, self.stage_loss, self.draws())],
             rng=self.streams["noise"],
             schedules={"learning_rate": self.learning_rate},
-            targets=self.followers,
+            targets=self.followers(),
         )
 
     def state_dict(self) -> State:

@@ -62,7 +62,8 @@ class Plan:
         def is_recorded(job: Job) -> bool:
             file, key = _place_of(job)
             outcome = recorded[file].get(key, {}).get(str(job.seed), {})
-            return outcome.get("config") == job.digest
+            comparable = job.peer is None or outcome.get("same_episodes", False)
+            return comparable and outcome.get("config") == job.digest
 
         return [job for job in jobs if not is_recorded(job)]
 

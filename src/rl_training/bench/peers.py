@@ -77,8 +77,8 @@ class PeerAgent:
         self.model: Any = load_algorithm(peer)(env=env, policy_kwargs=network, seed=seed, device="cpu", **settings)
 
     def evaluate(self, episodes: int, stream: str = FINAL_EPISODES, *, further: bool = False) -> list[float]:
-        """The returns of the deterministic policy in the first episodes of a stream, as ours plays them; with ``further``, in
-        those that follow the last evaluation."""
+        """The returns of the deterministic policy in the first episodes of a stream, which are those that ours plays; with
+        ``further``, in later ones, which nobody else plays."""
         from stable_baselines3.common.evaluation import evaluate_policy
 
         if not further:

@@ -19,7 +19,7 @@ import numpy as np
 from rl_training.bench.jobs import Job
 from rl_training.bench.peers import PeerAgent, load_algorithm
 from rl_training.experiment.config import TrainConfig
-from rl_training.rng import FINAL_EPISODES
+from rl_training.rng import FINAL_EPISODES, SELECTION_EPISODES
 from rl_training.runtime.cadence import cpu_seconds
 from rl_training.runtime.evaluation import EvaluationResult, Extent
 from rl_training.runtime.signals import StopRequest
@@ -110,7 +110,8 @@ def race_peer(job: Job, goal: float) -> dict[str, Any]:
     def keep_going(step: int) -> bool:
         nonlocal solved
         with clock.paused():
-            solved = bool(np.mean(agent.evaluate(EPISODES)) >= goal and np.mean(agent.evaluate(HELD, further=True)) >= goal)
+            first = np.mean(agent.evaluate(EPISODES, SELECTION_EPISODES))
+            solved = bool(first >= goal and np.mean(agent.evaluate(HELD, further=True)) >= goal)
         return not solved
 
     steps = agent.learn(job.peer.steps, EVERY, keep_going)

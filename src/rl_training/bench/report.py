@@ -190,7 +190,10 @@ def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], o
         )
     table = markdown_table(PEER_HEADER, rows)
     if any(OTHER_EPISODES in row[5] for row in rows):
-        table += f"\n\n{OTHER_EPISODES} The peer was not scored on the episodes of ours, and its seeds share most of theirs."
+        table += (
+            f"\n\n{OTHER_EPISODES} An older result: the peer was not scored on the episodes of ours, and its seeds share "
+            "most of theirs. The task counts below all the same."
+        )
     return table if len(pairs) < 2 else f"{table}\n\n{_over_all_tasks(peers, pairs)}"
 
 

@@ -142,8 +142,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def copied(network: ModuleT, *, buffers: bool = False) -> ModuleT:
-    """A copy with weights of its own that prepares vectors with the same tensors, as a target network needs; with
-    ``buffers``, it has no running statistics of its own at all."""
+    """A copy with weights of its own that prepares vectors with the same tensors, as a target network needs. With
+    ``buffers``, it shares all buffers, such as noise, so that it has no state but its weights."""
     owners = (module for module in network.modules() if buffers or isinstance(module, Preparation))
     shared = {id(buffer): buffer for owner in owners for buffer in owner.buffers()}
     return copy.deepcopy(network, shared)

@@ -55,7 +55,12 @@ class Collector:
         if self._pending is None:
             pool = self.pool
             self._pending = self.policy.act(
-                pool.obs, self._carry, rng=self.streams[self._stream], env_steps=env_steps, action_mask=pool.action_mask
+                pool.obs,
+                self._carry,
+                rng=self.streams[self._stream],
+                env_steps=env_steps,
+                action_mask=pool.action_mask,
+                learning=True,
             )
             self._timer.lap("acting")
         output = self._pending  # kept until the step has succeeded, so that a run saved after a fault repeats it
@@ -90,7 +95,7 @@ class Collector:
     def refresh(self) -> None:
         """Copies the learner's weights if they are on another device."""
         if self.policy is not self._learned:
-            self.policy.follow(self._learned)
+            self.policy.take_weights(self._learned)
 
     def state_dict(self) -> State:
         pending = self._pending

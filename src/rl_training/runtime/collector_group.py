@@ -75,7 +75,7 @@ class CollectorGroup:
         """The policy with the learner's weights, on the CPU."""
         if self._copy is None:
             return self._learned
-        self._copy.follow(self._learned)
+        self._copy.take_weights(self._learned)
         return self._copy
 
     def pools(self) -> list[EnvPool]:
