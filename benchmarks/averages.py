@@ -1,10 +1,10 @@
 """Shows what the average of the weights (`average_updates`) changes: the same runs, played with and without it.
 
-    python benchmarks/averages.py r2d2/cartpole_no_velocity --seeds 173 174 175 176     train, watch and draw
-    python benchmarks/averages.py r2d2/cartpole_no_velocity --finished runs/learning    play runs of `rl-training bench`
+    python benchmarks/averages.py r2d2/cartpole_no_velocity --seeds 7400 7401 7402 7403     train, watch and draw
+    python benchmarks/averages.py r2d2/cartpole_no_velocity --finished runs/learning       play runs of `rl-training bench`
 
-Training does not notice the average, so one run shows both. While it trains, the episodes of every evaluation are played
-with both. Of finished runs, the last checkpoint is played for 100 episodes. Results are added to
+Training does not notice the average, so one run shows both. At every evaluation, as many episodes are played with each of
+them, the same for both. Of finished runs, the last checkpoint is played for 100 episodes. Results are added to
 benchmarks/results/averages.json, and what was watched is drawn in docs/charts.
 """
 
@@ -46,7 +46,7 @@ def without_average(policy: Policy) -> Iterator[None]:
 
 
 class Watch(Callback):
-    """Plays every evaluation once more, with the weights themselves."""
+    """At every evaluation, plays as many episodes with the average and with the weights themselves."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
@@ -97,9 +97,9 @@ def draw(name: str, results: dict[str, Curves]) -> None:
         CHARTS / f"averages_{name.replace('/', '_')}.svg", 2.9 * len(results), 2.8, ncols=len(results), sharey=True
     ) as (_, axes):
         for axis, (seed, curves) in zip(axes[0], sorted(results.items()), strict=True):
-            for name, color, width in (("weights", "C1", 0.9), ("average", "C0", 1.8)):
-                steps, returns = zip(*curves[name], strict=True)
-                axis.plot(steps, returns, color=color, linewidth=width, label=name)
+            for which, color, width in (("weights", "C1", 0.9), ("average", "C0", 1.8)):
+                steps, returns = zip(*curves[which], strict=True)
+                axis.plot(steps, returns, color=color, linewidth=width, label=which)
             axis.set_title(f"seed {seed}", fontsize="medium")
             axis.set_xlabel("environment steps")
             axis.grid(alpha=0.3)
