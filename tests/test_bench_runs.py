@@ -191,6 +191,31 @@ def test_the_episodes_that_end_a_race_do_not_confirm_it(monkeypatch: pytest.Monk
     assert race_ours(config, 450.0)["solved"]
 
 
+def test_a_race_checks_the_peer_on_the_episodes_on_which_it_checks_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("stable_baselines3")
+    from rl_training.bench.peers import PeerAgent
+    from rl_training.bench.race import EPISODES, EVERY, HELD, race_ours, race_peer
+    from rl_training.runtime.trainer import Trainer
+
+    checks: dict[str, list[tuple[int, str, bool]]] = {"ours": [], "peer": []}
+
+    def ours(self: Trainer, extent: Extent, stop: Any = None, *, stream: str = FINAL_EPISODES) -> EvaluationResult:
+        checks["ours"].append((extent.episodes, stream, False))
+        return EvaluationResult([1.0] * extent.episodes, [1] * extent.episodes)
+
+    def peer(self: PeerAgent, episodes: int, stream: str = FINAL_EPISODES, *, further: bool = False) -> list[float]:
+        checks["peer"].append((episodes, stream, further))
+        return [1.0] * episodes
+
+    monkeypatch.setattr(Trainer, "evaluate", ours)
+    monkeypatch.setattr(PeerAgent, "evaluate", peer)
+    job = Job("tiny.yaml", 0, Path("runs"), Peer.model_validate({**PEER, "steps": 2 * EVERY}), 1.0)
+    assert race_ours(job.load_config().with_values(total_timesteps=2 * EVERY), 1.0)["solved"]
+    assert race_peer(job, 1.0)["solved"]
+    assert checks["peer"][0] == checks["ours"][0] == (EPISODES, SELECTION_EPISODES, False)
+    assert checks["peer"][1] == (HELD, FINAL_EPISODES, True)
+
+
 def test_jobs_survive_serialisation() -> None:
     for job in (Job("a/b", 3, Path("runs")), Job("x.yaml", 1, Path("r"), Peer.model_validate(PEER), 475.0)):
         copy = Job.from_json(job.to_json())

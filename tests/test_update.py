@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import rl_training.algorithms.compiled_graph as compiled_graph
-from rl_training.algorithms.optimizer import FlatAdam
+from rl_training.algorithms.config import AlgorithmConfig
+from rl_training.algorithms.optimizer import CLEAR_EVERY, FlatAdam, make_optimizer
 from rl_training.algorithms.update import Draw, Known, Stage, StageLoss, TargetNetwork, Update
 from rl_training.errors import CompilationError
 from rl_training.schedules import LinearSchedule
@@ -139,3 +140,93 @@ def test_the_state_continues_exactly() -> None:
         for two in (original, restored):
             two.update(inputs)
     assert all(torch.equal(one, other) for one, other in zip(original.weights(), restored.weights(), strict=True))
+
+
+class Inactive(nn.Module):
+    """Weights of which half get a gradient of 0 from the 20th update on, until update 1100."""
+
+    QUIET, AWAKE, END = 20, 1100, 1200  # what shrinks by 10 % in an update needs about 850 to become subnormal
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-2.0, 2.0, 40))
+        self.optimizer = make_optimizer(self, AlgorithmConfig(**settings), max_norm=1.0)
+        self.update = Update(
+            [Stage("loss", self.optimizer, lambda inputs, known: StageLoss(inputs.x @ self.weight))],
+            rng=np.random.default_rng(0),
+            schedules={"learning_rate": LinearSchedule(0.01, 0.001, self.END)},
+        )
+        rng = np.random.default_rng(1)
+        self.data = [torch.from_numpy(rng.standard_normal((4, 40), np.float32)) for _ in range(20)]
+
+    def run(self, updates: int) -> None:
+        for _ in range(updates):
+            number = self.update.updates
+            inputs = self.data[number % 20].clone()
+            inputs[:, 20:] *= float(not self.QUIET <= number < self.AWAKE)
+            self.update(Inputs(inputs), env_steps=number)
+
+    def subnormals(self) -> int:
+        tensors = [tensor for tensor in self.optimizer.tensors if tensor.dim()]
+        return sum(int(((tensor != 0) & (tensor.abs() < torch.finfo(torch.float32).tiny)).sum()) for tensor in tensors)
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adam": {},
+    "adamw": {"optimizer": "adamw"},
+    "rmsprop": {"optimizer": "rmsprop", "rmsprop_alpha": 0.9},
+    "rmsprop, momentum": {"optimizer": "rmsprop", "rmsprop_alpha": 0.9, "rmsprop_momentum": 0.9},
+    "rmsprop, centered": {"optimizer": "rmsprop", "rmsprop_alpha": 0.9, "rmsprop_centered": True},
+}
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("case", OPTIMIZERS)
+def test_vanished_averages_are_cleared_and_no_weight_changes(
+    case: str, traced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_graph, "CompiledGraph", TracedGraph)
+    ours, twin = Inactive(OPTIMIZERS[case]), Inactive(OPTIMIZERS[case])
+    for one in (ours, twin):
+        if traced:
+            one.update.compile(Inputs(one.data[0]))
+    monkeypatch.setattr(twin.optimizer, "clear_vanished", lambda: None)
+    for updates in (Inactive.AWAKE - Inactive.AWAKE % CLEAR_EVERY, Inactive.AWAKE % CLEAR_EVERY):
+        ours.run(updates)
+        twin.run(updates)
+        assert ours.subnormals() == 0
+    assert twin.subnormals() >= 20
+    for one in (ours, twin):
+        one.run(Inactive.END - Inactive.AWAKE)
+    assert torch.equal(ours.weight, twin.weight)
+
+
+def test_averages_are_cleared_after_the_same_updates_in_a_resumed_run() -> None:
+    whole, before, after = (Inactive({}) for _ in range(3))
+    whole.run(600)
+    before.run(600)
+    after.optimizer.parameters.copy_(before.optimizer.parameters)
+    after.update.load_state_dict(before.update.state_dict())
+    cleared = 0
+    for _ in range(120):  # the means fall below the bound between updates 600 and 700
+        whole.run(1)
+        after.run(1)
+        assert all(
+            torch.equal(one, other) for one, other in zip(whole.optimizer.tensors, after.optimizer.tensors, strict=True)
+        )
+        cleared = int((whole.optimizer.tensors[1] == 0).sum())
+    assert cleared == 20
+
+
+def test_clearing_leaves_alone_what_is_not_a_number_and_what_a_tiny_epsilon_would_notice() -> None:
+    numbers = torch.tensor([float("nan"), float("inf"), 1e-40, -1e-31, 2e-30])
+    kept: dict[float, Tensor] = {}
+    for eps in (1e-8, 1e-13):
+        optimizer = FlatAdam(nn.Linear(4, 1), eps=eps, max_norm=None)
+        optimizer.load_state_dict({"mean": numbers, "square": numbers, "steps": torch.tensor(7.0)})
+        optimizer.clear_vanished()
+        kept[eps] = torch.stack([optimizer.state_dict()[name] for name in ("mean", "square")])
+        assert optimizer.state_dict()["steps"] == 7.0
+    cleared = torch.stack([numbers * torch.tensor([1, 1, 0, 0, 1]), numbers * torch.tensor([1, 1, 0, 1, 1])])
+    torch.testing.assert_close(kept[1e-8], cleared, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(kept[1e-13], numbers.expand(2, 5), rtol=0, atol=0, equal_nan=True)

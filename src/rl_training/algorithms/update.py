@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import compiled_graph
 from rl_training.algorithms.compiled_graph import Groups, SubstitutedNetworks
-from rl_training.algorithms.optimizer import FlatOptimizer, flatten_parameters
+from rl_training.algorithms.optimizer import CLEAR_EVERY, FlatOptimizer, flatten_parameters
 from rl_training.models.encoder import widest_float
 from rl_training.schedules import Schedule
 from rl_training.types import State
@@ -181,6 +181,9 @@ class Update(Generic[InputT]):
     def _finish(self, done: Mapping[str, StageLoss]) -> Outcome:
         """Counts the update and collects its metrics."""
         self.updates += 1
+        if self.updates % CLEAR_EVERY == 0:
+            for stage in self._stages:
+                stage.optimizer.clear_vanished()
         metrics: dict[str, Tensor] = {}
         kept: dict[str, Tensor] = {}
         for stage in self._stages:
