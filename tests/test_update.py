@@ -176,7 +176,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": "adamw"},
     "rmsprop": {"optimizer": "rmsprop", "rmsprop_alpha": 0.9},
     "rmsprop, momentum": {"optimizer": "rmsprop", "rmsprop_alpha": 0.9, "rmsprop_momentum": 0.9},
-    "rmsprop, centered": {"optimizer": "rmsprop", "rmsprop_alpha": 0.9, "rmsprop_centered": True},
 }
 
 
@@ -199,6 +198,15 @@ def test_vanished_averages_are_cleared_and_no_weight_changes(
     for one in (ours, twin):
         one.run(Inactive.END - Inactive.AWAKE)
     assert torch.equal(ours.weight, twin.weight)
+
+
+def test_a_centred_optimiser_keeps_squares_that_its_means_need() -> None:
+    optimizer = make_optimizer(nn.Linear(1, 1), AlgorithmConfig(optimizer="rmsprop", rmsprop_centered=True), max_norm=None)
+    mean = torch.full((2,), 1e-19)  # its square is subnormal, but not 0
+    optimizer.load_state_dict({"square": mean * mean, "mean": mean, "momentum": torch.zeros(0)})
+    optimizer.clear_vanished()
+    optimizer.step(0.0 * optimizer.module(torch.ones(1, 1)), 0.01)
+    assert torch.isfinite(optimizer.parameters).all()
 
 
 def test_averages_are_cleared_after_the_same_updates_in_a_resumed_run() -> None:

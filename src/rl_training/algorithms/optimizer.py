@@ -59,6 +59,7 @@ class FlatOptimizer(ABC):
     def __init__(self, module: nn.Module, *, eps: float, max_norm: float | None, weight_decay: float = 0.0) -> None:
         self.module = module
         self._eps = eps
+        self._clears = eps >= SMALLEST_EPS
         self.parameters = flatten_parameters(module)
         self.gradient = torch.zeros_like(self.parameters)
         owners = list(module.parameters())
@@ -127,7 +128,7 @@ class FlatOptimizer(ABC):
         is subnormal (below 1.2e-38), and it never becomes 0, because the smallest number times 0.9 is rounded up again.
         CPUs take up to a hundred times as long for arithmetic with such numbers.
         """
-        if self._eps < SMALLEST_EPS or self.parameters.device.type != "cpu":  # GPUs are as fast with them
+        if not self._clears or self.parameters.device.type != "cpu":  # GPUs are as fast with them
             return
         for name, tensor in zip(self.state_names, self._state, strict=True):
             if name in VANISHED:
@@ -217,6 +218,7 @@ class FlatRMSprop(FlatOptimizer):
     ) -> None:
         super().__init__(module, eps=eps, max_norm=max_norm, weight_decay=weight_decay)
         self._alpha, self._momentum, self._centered = alpha, momentum, centered
+        self._clears &= not centered  # where the square is cleared and the mean is not yet, the variance would be negative
         sizes = (len(self.parameters), len(self.parameters) if centered else 0, len(self.parameters) if momentum else 0)
         self._state = tuple(self.parameters.new_zeros(size) for size in sizes)
 
