@@ -151,7 +151,7 @@ class Inactive(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.linspace(-2.0, 2.0, 40))
         self.optimizer = make_optimizer(self, AlgorithmConfig(**settings), max_norm=1.0)
-        self.update = Update(
+        self.update: Update[Inputs] = Update(
             [Stage("loss", self.optimizer, lambda inputs, known: StageLoss(inputs.x @ self.weight))],
             rng=np.random.default_rng(0),
             schedules={"learning_rate": LinearSchedule(0.01, 0.001, self.END)},
