@@ -191,7 +191,7 @@ def test_the_episodes_that_end_a_race_do_not_confirm_it(monkeypatch: pytest.Monk
     assert race_ours(config, 450.0)["solved"]
 
 
-def test_a_race_checks_the_peer_on_the_episodes_on_which_it_checks_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_begins_its_checks_of_both_sides_with_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("stable_baselines3")
     from rl_training.bench.peers import PeerAgent
     from rl_training.bench.race import EPISODES, EVERY, HELD, race_ours, race_peer
@@ -213,7 +213,9 @@ def test_a_race_checks_the_peer_on_the_episodes_on_which_it_checks_ours(monkeypa
     assert race_ours(job.load_config().with_values(total_timesteps=2 * EVERY), 1.0)["solved"]
     assert race_peer(job, 1.0)["solved"]
     assert checks["peer"][0] == checks["ours"][0] == (EPISODES, SELECTION_EPISODES, False)
-    assert checks["peer"][1] == (HELD, FINAL_EPISODES, True)
+    episodes, _, further = checks["peer"][1]
+    assert (episodes, further) == (HELD, True)
+    assert checks["ours"][1] == (EPISODES + HELD, SELECTION_EPISODES, False)  # the first of which do not count
 
 
 def test_jobs_survive_serialisation() -> None:

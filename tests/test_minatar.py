@@ -60,7 +60,8 @@ def test_every_game_has_a_config_of_each_algorithm() -> None:
 def test_a_packaged_config_trains(name: str) -> None:
     pytest.importorskip("minatar")
     data = load_config_data(name)
-    data |= {"total_timesteps": 400, "num_envs": 4, "eval": {"interval": 0, "final_episodes": 1, "budget": 0.1}}
+    data |= {"total_timesteps": 400, "num_envs": 4, "compile": "off"}
+    data["eval"] = {"interval": 0, "final_episodes": 1, "budget": 0.1}
     data["algo_kwargs"] |= {"buffer_size": 500, "learning_starts": 200}
     result = Trainer(resolve_config(data)).train()
     assert result.updates > 0

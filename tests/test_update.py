@@ -226,15 +226,41 @@ def test_averages_are_cleared_after_the_same_updates_in_a_resumed_run() -> None:
     assert cleared == 20
 
 
-def test_clearing_leaves_alone_what_is_not_a_number_and_what_a_tiny_epsilon_would_notice() -> None:
-    numbers = torch.tensor([float("nan"), float("inf"), 1e-40, -1e-31, 2e-30])
-    kept: dict[float, Tensor] = {}
-    for eps in (1e-8, 1e-13):
-        optimizer = FlatAdam(nn.Linear(4, 1), eps=eps, max_norm=None)
-        optimizer.load_state_dict({"mean": numbers, "square": numbers, "steps": torch.tensor(7.0)})
-        optimizer.clear_vanished()
-        kept[eps] = torch.stack([optimizer.state_dict()[name] for name in ("mean", "square")])
-        assert optimizer.state_dict()["steps"] == 7.0
-    cleared = torch.stack([numbers * torch.tensor([1, 1, 0, 0, 1]), numbers * torch.tensor([1, 1, 0, 1, 1])])
-    torch.testing.assert_close(kept[1e-8], cleared, rtol=0, atol=0, equal_nan=True)
-    torch.testing.assert_close(kept[1e-13], numbers.expand(2, 5), rtol=0, atol=0, equal_nan=True)
+NUMBERS = torch.tensor([float("nan"), float("inf"), 1e-40, -1e-31, 2e-30]).repeat(200)
+
+
+def after_clearing(dtype: torch.dtype = torch.float32, **settings: Any) -> tuple[Tensor, Tensor]:
+    """What is left of an average and of a square with these values, in an optimiser with these settings."""
+    optimizer = make_optimizer(nn.Linear(999, 1, dtype=dtype), AlgorithmConfig(**settings), max_norm=None)
+    names = optimizer.state_names
+    state = {name: torch.tensor(7.0) if name == "steps" else NUMBERS for name in names}
+    if settings.get("optimizer") == "rmsprop":
+        state["mean"] = torch.zeros(0)
+    optimizer.load_state_dict(state)
+    optimizer.clear_vanished()
+    left = optimizer.state_dict()
+    assert "steps" not in left or left["steps"] == 7.0
+    return left["momentum" if "momentum" in names else "mean"].float(), left["square"].float()
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"adam_eps": 1e-10}, {"optimizer": "adamw"}, {"optimizer": "rmsprop", "rmsprop_momentum": 0.9}], ids=str
+)
+def test_clearing_leaves_alone_what_is_not_a_number(settings: dict[str, Any]) -> None:
+    expected = (NUMBERS * torch.tensor([1, 1, 0, 0, 1]).repeat(200), NUMBERS * torch.tensor([1, 1, 0, 1, 1]).repeat(200))
+    torch.testing.assert_close(after_clearing(**settings), expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"adam_eps": 9e-11},
+        {"weight_decay": 1e-3},  # weights without a gradient shrink as fast as their averages
+        {"optimizer": "rmsprop", "rmsprop_momentum": 0.9, "weight_decay": 1e-3},
+        {"dtype": torch.float64},
+    ],
+    ids=str,
+)
+def test_nothing_is_cleared_where_a_weight_could_notice(settings: dict[str, Any]) -> None:
+    expected = (NUMBERS, NUMBERS)
+    torch.testing.assert_close(after_clearing(**settings), expected, rtol=0, atol=0, equal_nan=True)

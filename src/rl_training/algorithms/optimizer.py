@@ -25,8 +25,9 @@ CLEAR_EVERY = 64
 #: Moving averages as small as this are set to 0. A mean that shrinks by a factor of 0.9 in each update does not get from here
 #: into the subnormal range in ``CLEAR_EVERY`` updates. Of the squares, only those in that range are cleared.
 VANISHED = {"mean": 1e-30, "momentum": 1e-30, "square": torch.finfo(torch.float32).tiny}
-#: With a smaller epsilon, what is cleared might have changed a weight.
-SMALLEST_EPS = 1e-12
+#: The root of a square that is cleared is up to 1.1e-19, or four times that after Adam's correction. A smaller epsilon than
+#: this could change when it is added.
+SMALLEST_EPS = 1e-10
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
@@ -59,8 +60,9 @@ class FlatOptimizer(ABC):
     def __init__(self, module: nn.Module, *, eps: float, max_norm: float | None, weight_decay: float = 0.0) -> None:
         self.module = module
         self._eps = eps
-        self._clears = eps >= SMALLEST_EPS
         self.parameters = flatten_parameters(module)
+        on_cpu = self.parameters.device.type == "cpu"  # GPUs are as fast with subnormal numbers
+        self._clears = on_cpu and self.parameters.dtype == torch.float32 and eps >= SMALLEST_EPS
         self.gradient = torch.zeros_like(self.parameters)
         owners = list(module.parameters())
         for parameter, view in zip(owners, _split_like(self.gradient, owners), strict=True):
@@ -122,13 +124,13 @@ class FlatOptimizer(ABC):
         """``_apply`` to these tensors; the learning rate is in double precision."""
 
     def clear_vanished(self) -> None:
-        """Sets moving averages that are too small to change a weight to 0.
+        """Sets moving averages that are too small to change a weight of any ordinary size to 0.
 
         Where a gradient stays 0, as it does behind a ReLU that is never active, the average of the gradient shrinks until it
         is subnormal (below 1.2e-38), and it never becomes 0, because the smallest number times 0.9 is rounded up again.
-        CPUs take up to a hundred times as long for arithmetic with such numbers.
+        Many CPUs take up to a hundred times as long for arithmetic with such numbers.
         """
-        if not self._clears or self.parameters.device.type != "cpu":  # GPUs are as fast with them
+        if not self._clears:
             return
         for name, tensor in zip(self.state_names, self._state, strict=True):
             if name in VANISHED:
@@ -159,6 +161,7 @@ class FlatAdam(FlatOptimizer):
     ) -> None:
         super().__init__(module, eps=eps, max_norm=max_norm, weight_decay=weight_decay)
         self._betas = betas
+        self._clears &= decoupled or not weight_decay  # decay in the gradient shrinks a weight as fast as its averages
         self._mean = torch.zeros_like(self.parameters)
         self._square = torch.zeros_like(self.parameters)
         self._steps = torch.zeros((), dtype=torch.float32, device=self.parameters.device)
@@ -218,7 +221,8 @@ class FlatRMSprop(FlatOptimizer):
     ) -> None:
         super().__init__(module, eps=eps, max_norm=max_norm, weight_decay=weight_decay)
         self._alpha, self._momentum, self._centered = alpha, momentum, centered
-        self._clears &= not centered  # where the square is cleared and the mean is not yet, the variance would be negative
+        # Centred: where the square is cleared and the mean is not yet, the variance would be negative.
+        self._clears &= not (centered or weight_decay)  # weight decay: see FlatAdam
         sizes = (len(self.parameters), len(self.parameters) if centered else 0, len(self.parameters) if momentum else 0)
         self._state = tuple(self.parameters.new_zeros(size) for size in sizes)
 
