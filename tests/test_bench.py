@@ -12,6 +12,7 @@ import pytest
 import yaml
 from conftest import tiny_values
 from moments import PATIENCE
+from pydantic import ValidationError
 
 from rl_training.bench.command import Plan
 from rl_training.bench.document import markdown_table, write_section
@@ -217,6 +218,21 @@ def test_curves_of_a_peer_that_is_no_longer_known_are_drawn(tmp_path: Path) -> N
     both = {"tiny.yaml": {str(seed): outcome(500) for seed in range(3)}}
     assert draw_curves({}, both, both, {}, tmp_path / "curves.svg")
     assert "peer, as tiny.yaml" in (tmp_path / "curves.svg").read_text()
+
+
+def test_published_curves_are_drawn_beside_ours(tmp_path: Path) -> None:
+    entry = {"seeds": 3, "source": "a paper", "curves": [[[0, 20], [500, 400], [900, 500]], [[0, 30], [900, 490]]]}
+    references = {"tiny.yaml": Reference.model_validate(entry)}
+    ours = {"tiny.yaml": {str(seed): outcome(500) for seed in range(3)}}
+    drawn = [tmp_path / "with.svg", tmp_path / "without.svg"]
+    for file, known in zip(drawn, (references, {}), strict=True):
+        assert draw_curves(known, ours, {}, {}, file)
+    assert ["published, as tiny.yaml (2)" in file.read_text() for file in drawn] == [True, False]
+
+
+def test_a_published_curve_has_two_points() -> None:
+    with pytest.raises(ValidationError, match="at least two points"):
+        Reference.model_validate({"seeds": 1, "source": "a paper", "curves": [[[0, 20]]]})
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Curve:
-    """Returns (seeds, points) at the given env steps. Curves in the same ``group`` share a colour; a peer's is dashed."""
+    """Returns (seeds, points) at these env steps. Curves in the same ``group`` share a colour; those of others are dashed."""
 
     label: str
     group: str
     steps: Array
     returns: Array
-    is_peer: bool = False
+    of_others: bool = False
 
 
 @contextmanager
@@ -66,4 +66,4 @@ def _line(curve: Curve, color: int) -> Line:
     mean, bounds = interquartile_mean_curve(curve.returns)
     xs, ys, low, high = (part.tolist() for part in (curve.steps, mean, *bounds))
     label = f"{curve.label} ({len(curve.returns)})"
-    return Line(label, xs, ys, low, high, dashed=curve.is_peer, color=color)
+    return Line(label, xs, ys, low, high, dashed=curve.of_others, color=color)

@@ -50,6 +50,9 @@ class Reference(StrictModel):
     set: tuple[str, ...] = Field((), description="... and overrides for it: KEY=VALUE")
     published: Number | None = Field(None, description="the figure given by the source")
     source: str = Field(description="the published figure, and who published it")
+    curves: tuple[tuple[tuple[Count, Number], ...], ...] = Field(
+        (), description="published learning curves to draw beside ours: for each seed, pairs of env steps and return"
+    )
     overview: bool = Field(False, description="whether the table and the curves at the top of the page have it")
 
     @model_validator(mode="after")
@@ -69,6 +72,8 @@ class Reference(StrictModel):
             raise ValueError("begins_below applies to passing seeds: give it together with passing")
         if self.passing is not None and self.passing > self.seeds:
             raise ValueError(f"passing ({self.passing}) is more than seeds ({self.seeds})")
+        if any(len(curve) < 2 for curve in self.curves):
+            raise ValueError("each of the curves needs at least two points")
         return self
 
     @property

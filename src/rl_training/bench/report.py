@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -300,16 +300,23 @@ def draw_curves(
     for config, outcomes in ours.items():
         if (task := task_of(config, references.get(config))) is None:
             continue
-        for results, label, is_peer in ((outcomes, config, False), (theirs.get(config, {}), "", True)):
-            curves = [outcome["curve"] for outcome in by_seed(results) if len(outcome.get("curve", ())) > 1]
-            if not curves:
-                continue
-            steps, returns = on_common_steps([([p[0] for p in curve], [p[1] for p in curve]) for curve in curves])
-            text = f"{peers[config].package if config in peers else 'peer'}, as {config}" if is_peer else label
-            panels.setdefault(task, []).append(Curve(text, config, steps, returns, is_peer))
+        package = peers[config].package if config in peers else "peer"
+        published = references[config].curves if config in references else ()
+        for curves, label, of_others in (
+            (_curves_of(outcomes), config, False),
+            (_curves_of(theirs.get(config, {})), f"{package}, as {config}", True),
+            (published, f"published, as {config}", True),
+        ):
+            if curves:
+                steps, returns = on_common_steps([([p[0] for p in curve], [p[1] for p in curve]) for curve in curves])
+                panels.setdefault(task, []).append(Curve(label, config, steps, returns, of_others))
     if panels:
         draw_learning_curves(panels, path)
     return bool(panels)
+
+
+def _curves_of(outcomes: Outcomes) -> Sequence[Sequence[tuple[int, float]]]:
+    return [outcome["curve"] for outcome in by_seed(outcomes) if len(outcome.get("curve", ())) > 1]
 
 
 def task_of(config: str, reference: Reference | None) -> str | None:
