@@ -10,14 +10,18 @@ from pathlib import Path
 from statistics import median
 
 from rl_training.bench.jobs import Job
+from rl_training.bench.references import Reference, load_entries
+from rl_training.bench.report import counted
 from rl_training.experiment.packaged import EXPECTED, packaged_configs
 
-RESULTS = Path(__file__).parent / "results" / "learning.json"
+HERE = Path(__file__).parent
 
 
 def expected() -> dict[str, dict[str, float]]:
     """The median return and the median seconds of each packaged config that has been measured as it is now."""
-    results = json.loads(RESULTS.read_text("utf-8"))
+    results = counted(
+        json.loads((HERE / "results" / "learning.json").read_text("utf-8")), load_entries(HERE / "learning.yaml", Reference)
+    )
     found = {}
     for name in packaged_configs():
         current = Job(name, 0, Path()).digest

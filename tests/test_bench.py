@@ -14,11 +14,11 @@ from conftest import tiny_values
 from moments import PATIENCE
 from pydantic import ValidationError
 
-from rl_training.bench.command import Plan
+from rl_training.bench.command import Plan, write_report
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import DEFAULT_SEEDS, RACE_SEEDS, Peer, Reference, load_entries
-from rl_training.bench.report import draw_curves, learning_table, made_with, peer_table, race_table, task_of
+from rl_training.bench.report import counted, draw_curves, learning_table, made_with, peer_table, race_table, task_of
 from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError
@@ -98,31 +98,61 @@ def test_the_learning_table_names_what_was_not_run_and_what_falls_short() -> Non
     references = {name: Reference.model_validate({**REFERENCE, "threshold": 475}) for name in ("good", "bad", "none")}
     results = {
         "good": {"0": outcome(500), "1": outcome(480)},
-        "bad": {"0": outcome(500), "1": {"return": 9.0, "steps": 200, "seconds": 3.0}},  # as in older files
+        "bad": {"0": outcome(500), "1": {"return": 9.0, "steps": 90, "seconds": 3.0}},  # as in older files
         "other": {"10": outcome(7), "9": outcome(8)},
     }
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in learning_table(references, results).splitlines()[2:]]
     assert [row[0] for row in rows] == ["good", "bad", "none", "other"]
-    assert [row[6] for row in rows] == ["pass: 2 of 2", "FALLS SHORT: 1 of 2", "not run", "no reference"]
+    assert [row[7] for row in rows] == ["pass: 2 of 2", "FALLS SHORT: 1 of 2", "not run", "no reference"]
+    assert [row[4] for row in rows] == ["0 to 1", "0 to 1", "", "9 to 10"]
     assert [row[3] for row in rows] == ["490.0", "254.5", "", "7.500"]
     assert rows[0][2] == "490.0 [-]", "two seeds make no interval"
-    assert rows[3][4] == "8.00, 7.00", "in the order of the seeds"
+    assert rows[3][5] == "8.00, 7.00", "in the order of the seeds"
+    assert rows[1][1] == "90/200", "in the order of the numbers"
     assert made_with(results.values()).splitlines() == [
         "- 2026-01-02: python 3; a machine",
         "- some runs were recorded without their versions",
     ]
+    known = [{"0": {**outcome(1), "commit": "b"}}, {"1": {**outcome(1), "commit": "a"}, "2": outcome(1)}]
+    assert made_with(known, with_commits=True) == "- 2026-01-02: python 3; a machine; commits a, b"
+
+
+def test_seeds_below_the_first_of_an_entry_do_not_count() -> None:
+    """They were scored with earlier settings, which may have had the same file: a packaged config can build on another."""
+    entry = Reference.model_validate({**REFERENCE, "first_seed": 60})
+    runs = {"a": {"59": outcome(9), "60": outcome(1), "61": outcome(2)}, "b": {"59": outcome(9)}}
+    left = counted(runs, {"a": entry})
+    assert {config: list(outcomes) for config, outcomes in left.items()} == {"a": ["60", "61"], "b": ["59"]}
+    for file in ("learning.json", "peers.json"):
+        for seed in (59, 60, 61):
+            record(Path(file), "tiny.yaml", seed, {**outcome(seed), "same_episodes": True})
+    peers = {"tiny.yaml": Peer.model_validate(PEER)}
+    text = write_report(Plan(["tiny.yaml"], None, 1, Path(), {"tiny.yaml": entry}, peers, Path(), Path("page.md")))
+    assert text.count("60 to 61") == 1
+    assert "59" not in text
+    assert "incomplete" not in text
 
 
 def test_side_by_side_only_seeds_that_both_have_count() -> None:
     peers = {name: Peer.model_validate(PEER) for name in ("a", "b", "c")}
     ours = {"a": {"0": outcome(500), "1": outcome(500), "2": outcome(0)}, "b": {"0": outcome(261)}, "c": {"0": outcome(1)}}
-    theirs = {"a": {"0": outcome(100), "1": outcome(200)}, "b": {"0": {**outcome(22), "same_episodes": True}}}
+    theirs = {"a": {"0": outcome(100, 40), "1": outcome(200, 40)}, "b": {"0": {**outcome(22), "same_episodes": True}}}
     references = {name: Reference.model_validate({"seeds": seeds, "source": "x"}) for name, seeds in (("a", 2), ("b", 1))}
     text = peer_table(references, peers, ours, theirs)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:5]]
     assert rows[0][2:7] == ["2", "500.0 [-]", "stable-baselines3", "150.0 [-] †", "1.00 [1.00, 1.00]"]
     assert rows[1][5] == "22.0 [-]", "on the episodes that ours is scored on"
     assert "† An older result: the peer was not scored on the episodes of ours" in text
+    assert "their CPU seconds cannot be compared" not in text, "the two sides ran on the same day"
+    assert (
+        "ours take 0.62 times those of the peer (the median of 2 tasks; from 0.25 to 1.00), and at most half of them in 1."
+        in text
+    )
+    theirs["a"]["1"]["date"] = "2026-01-03"
+    text = peer_table(references, peers, ours, theirs)
+    assert "| 10, 40 ‡ " in text
+    assert "‡ The two sides ran on different days, so their CPU seconds cannot be compared." in text
+    assert "Where CPU seconds can be compared" not in text, "one task is left"
     assert rows[2][5] == "not run"
     assert "Over the 2 complete tasks (seeds per task: 1;" in text
     assert "our IQM is 0.750 [0.750, 0.750] and the peers' IQM is 0.082" in text  # (1 + .5) / 2 and (78/478 + 0) / 2
@@ -167,6 +197,23 @@ def test_races_and_peers_with_other_settings_are_outdated() -> None:
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny_values("dqn", algo_kwargs={"gamma": 0.9})))
     assert "OUTDATED" in race_table({}, peers, races)
     assert "OUTDATED" in peer_table({}, peers, our_results, other)
+
+
+def test_an_outdated_task_does_not_count_among_all() -> None:
+    peers = {f"{name}.yaml": Peer.model_validate(PEER) for name in "abc"}
+    for name in peers:
+        Path(name).write_text(yaml.safe_dump(tiny_values("dqn")))
+    ours, theirs = (
+        {
+            name: {str(seed): {**outcome(500), "config": Job(name, 0, Path(), side).digest} for seed in range(5)}
+            for name in peers
+        }
+        for side in (None, peers["a.yaml"])
+    )
+    assert "Over the 3 complete tasks" in peer_table({}, peers, ours, theirs)
+    for run in ours["a.yaml"].values():
+        run["config"] = "earlier settings"
+    assert "Over the 2 complete tasks" in peer_table({}, peers, ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +296,7 @@ def test_a_panel_is_named_after_the_task(config: str, task: str) -> None:
 def test_the_committed_page_marks_outdated_figures() -> None:
     """rl-training bench --report marks configs that have changed since they were measured."""
     references = load_entries(ROOT / "benchmarks" / "learning.yaml", Reference)
-    results = load_results(ROOT / "benchmarks" / "results" / "learning.json")
+    results = counted(load_results(ROOT / "benchmarks" / "results" / "learning.json"), references)
     section = (ROOT / "docs" / "benchmarks.md").read_text("utf-8").split("<!-- learning: begin -->")[1].split("<!--")[0]
     lines = {line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("|")}
     for config, outcomes in results.items():
@@ -338,6 +385,10 @@ def test_a_peer_runs_on_the_first_five_seeds_and_a_race_has_seeds_of_its_own() -
     assert sum(job.peer is not None for job in wished) == 7
     races = replace(plan, with_peers=False, race=True).planned_jobs()
     assert [job.seed for job in races[:4]] == [8000, 8000, 8001, 8001]
+    again = {"tiny.yaml": peers["tiny.yaml"].model_copy(update={"first_race_seed": 8100})}
+    assert [job.seed for job in replace(plan, race=True, peers=again).planned_jobs()[:2]] == [8100, 8100]
+    digests = {Job("tiny.yaml", 0, nowhere, entries["tiny.yaml"], 475.0).digest for entries in (peers, again)}
+    assert len(digests) == 1, "other seeds are not other settings"
     assert len(races) == 2 * RACE_SEEDS == 20
 
 

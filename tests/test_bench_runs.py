@@ -130,22 +130,30 @@ def test_a_peer_trains_on_our_task_and_races_us(monkeypatch: pytest.MonkeyPatch)
     result = job.outcome()
     assert result["machine"] == machine()
     assert result["same_episodes"] is True
+    assert result["commit"] == commit()
     assert result["steps"] == 240
     assert [step for step, _ in result["curve"]] == [90, 180]
     assert result["versions"]["stable-baselines3"]
     assert job.is_finished()
+    other = Job("tiny.yaml", 1, Path("runs"), peer)
+    shutil.copytree(job.path, other.path)
+    other.result_file.write_text(json.dumps({**json.loads(job.result_file.read_text()), "same_episodes": False}))
+    with pytest.raises(ConfigError, match="another version"):
+        other.is_finished()  # and --missing does not take it for what is missing
     changed = Job("tiny.yaml", 0, Path("runs"), peer.model_copy(update={"steps": 1}))
     with pytest.raises(ConfigError, match="another version"):
         changed.is_finished()
     affinity = os.sched_getaffinity(0)
+    Path("race.yaml").write_text(yaml.safe_dump({**tiny_values("dqn"), "total_timesteps": 1000}))
     try:
         for goal, solved in ((1.0, True), (1e6, False)):
             for racer in (None, peer):
-                race = Job("tiny.yaml", int(solved), Path("runs"), racer, goal)
+                race = Job("race.yaml", int(solved), Path("runs"), racer, goal)
                 run_race(race)
                 outcome = race.outcome()
                 assert outcome["solved"] is solved
                 assert outcome["cpu_seconds"] > 0
+                assert outcome["commit"] == commit()
     finally:
         os.sched_setaffinity(0, affinity)
 
@@ -177,7 +185,7 @@ def test_a_peer_is_scored_on_the_episodes_that_ours_is_scored_on() -> None:
 
 
 def test_the_episodes_that_end_a_race_do_not_confirm_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_training.bench.race import EPISODES, HELD, race_ours
+    from rl_training.bench.race import EPISODES, EVERY, HELD, race_ours
     from rl_training.runtime.trainer import Trainer
 
     def evaluate(self: Trainer, extent: Extent, stop: Any = None, **options: Any) -> EvaluationResult:
@@ -186,9 +194,37 @@ def test_the_episodes_that_end_a_race_do_not_confirm_it(monkeypatch: pytest.Monk
         return EvaluationResult(returns[: extent.episodes], [1] * extent.episodes)
 
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
-    config = Job("tiny.yaml", 0, Path("runs")).load_config()
+    config = Job("tiny.yaml", 0, Path("runs")).load_config().with_values(total_timesteps=EVERY)
     assert not race_ours(config, 455.0)["solved"]
     assert race_ours(config, 450.0)["solved"]
+
+
+def test_a_race_has_one_evaluation_at_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the peer's, which has no final evaluation on other episodes."""
+    from rl_training.bench.race import EVERY, race_ours
+    from rl_training.runtime.trainer import Trainer
+
+    streams = []
+
+    def evaluate(self: Trainer, extent: Extent, stop: Any = None, *, stream: str = FINAL_EPISODES) -> EvaluationResult:
+        streams.append((self.env_steps, stream))
+        return EvaluationResult([1.0] * extent.episodes, [1] * extent.episodes)
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    config = Job("tiny.yaml", 0, Path("runs")).load_config().with_values(total_timesteps=2 * EVERY)
+    assert not race_ours(config, 2.0)["solved"]
+    assert streams == [(EVERY, SELECTION_EPISODES), (2 * EVERY, SELECTION_EPISODES)]
+
+
+def test_neighbouring_seeds_of_a_peer_train_on_different_episodes() -> None:
+    pytest.importorskip("stable_baselines3")
+    from rl_training.bench.peers import PeerAgent
+
+    config = Job("tiny.yaml", 0, Path("runs")).load_config()
+    peer = Peer.model_validate({**PEER, "num_envs": 3})
+    begun = [PeerAgent(peer, config, seed).model.get_env().reset() for seed in (3, 4, 3)]
+    assert begun[0].tolist() == begun[2].tolist()
+    assert not {tuple(obs) for obs in begun[0].tolist()} & {tuple(obs) for obs in begun[1].tolist()}
 
 
 def test_a_race_begins_its_checks_of_both_sides_with_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:

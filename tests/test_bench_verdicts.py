@@ -121,9 +121,9 @@ def verdict_beside_control(returns: list[float], control: list[float], seeds: in
         [cell.strip() for cell in table(references, results).splitlines()[2].split("|")[1:-1]]
         for table in (learning_table, overview_table)
     )
-    assert long[5:7] == short[4:6]
-    assert long[5] == "interval above control's"
-    return long[6]
+    assert long[6:8] == short[4:6]
+    assert long[6] == "interval above control's"
+    return long[7]
 
 
 def test_a_control_must_be_complete_and_of_today() -> None:

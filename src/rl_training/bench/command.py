@@ -9,9 +9,10 @@ from pathlib import Path
 
 from rl_training.bench.document import write_section
 from rl_training.bench.jobs import Job
-from rl_training.bench.references import DEFAULT_SEEDS, FIRST_RACE_SEED, RACE_SEEDS, Peer, Reference, load_entries
+from rl_training.bench.references import DEFAULT_SEEDS, RACE_SEEDS, Peer, Reference, load_entries
 from rl_training.bench.report import (
     Results,
+    counted,
     draw_curves,
     learning_table,
     made_with,
@@ -81,12 +82,12 @@ class Plan:
                     planned.append(Job(config, seed, self.runs, race=goal, reference=self.references.get(config)))
                 compared = self.with_peers and (self.seeds is not None or k < DEFAULT_SEEDS)
                 if peer is not None and (compared or goal is not None):
-                    planned.append(Job(config, seed, self.runs, peer, goal))
+                    planned.append(Job(config, seed, self.runs, peer, goal, self.references.get(config)))
         return planned
 
     def _first_seed(self, config: str) -> int:
         if self.race:
-            return FIRST_RACE_SEED
+            return self.peers[config].first_race_seed
         return self.references[config].first_seed if config in self.references else 0
 
     def _seeds(self, config: str) -> int:
@@ -201,8 +202,8 @@ def _record(plan: Plan, job: Job) -> str:
 
 def write_report(plan: Plan) -> str:
     """Writes the sections for which there are results, and returns the tables."""
-    ours = load_results(plan.results / "learning.json")
-    theirs = load_results(plan.results / "peers.json")
+    ours = counted(load_results(plan.results / "learning.json"), plan.references)
+    theirs = counted(load_results(plan.results / "peers.json"), plan.references)
     races = load_results(plan.results / "race.json")
     with kept_in(plan.runs / BOOTSTRAPS):
         return _write_sections(plan, ours, theirs, races)
@@ -221,10 +222,10 @@ def _write_sections(plan: Plan, ours: Results, theirs: Results, races: Results) 
     table = f"{learning_table(plan.references, ours)}\n\n{made_with(ours.values())}"
     sections["learning"] = with_curves(ours, "learning.svg", table)
     if plan.peers:
-        sections["peers"] = (
-            f"{peer_table(plan.references, plan.peers, ours, theirs)}\n\n{made_with(theirs.values())}".rstrip()
-        )
-        sections["race"] = f"{race_table(plan.references, plan.peers, races)}\n\n{made_with(races.values())}".rstrip()
+        table = peer_table(plan.references, plan.peers, ours, theirs)
+        sections["peers"] = f"{table}\n\n{made_with(theirs.values(), with_commits=True)}".rstrip()
+        table = race_table(plan.references, plan.peers, races)
+        sections["race"] = f"{table}\n\n{made_with(races.values(), with_commits=True)}".rstrip()
     for name, text in sections.items():
         write_section(plan.page, name, text)
     return "\n\n".join([*sections.values(), f"written to {plan.page}"])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rl_training.errors import ConfigError
+from rl_training.experiment.files import replace_text
 
 
 def write_section(page: Path, name: str, text: str) -> None:
@@ -21,7 +22,7 @@ def write_section(page: Path, name: str, text: str) -> None:
     _, found, after = rest.partition(end)
     if not found:
         raise ConfigError(f"{page}: the section '{name}' has no end marker; add '{end}' after it")
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", "utf-8")
+    replace_text(page, f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -138,7 +138,7 @@ class Job:
         if self.peer is None:
             return {**ours, **race}
         keys = TASK_KEYS if self.race is None else RACE_TASK_KEYS
-        judged = {"scale", "times", "source"}
+        judged = {"scale", "times", "source", "first_race_seed"}
         peer = self.peer.model_dump(mode="json", exclude=judged, exclude_defaults=exclude_defaults)
         return {**{key: ours[key] for key in keys if key in ours}, **race, "peer": peer}
 
@@ -146,12 +146,18 @@ class Job:
         """Whether the existing run was made with the current settings."""
         now = self.description()
         if self.peer is not None or self.race is not None:
-            return bool(json.loads((self.path / JOB_FILE).read_text("utf-8")) == now)
+            return bool(json.loads((self.path / JOB_FILE).read_text("utf-8")) == now) and self._is_scored_as_today()
         try:
             then = resolve_config(load_config_data(str(self.path / CONFIG_FILE))).describe()
         except ConfigError:  # written by a version with other settings
             return False
         return {**then, "seed": None} == {**now, "seed": None}
+
+    def _is_scored_as_today(self) -> bool:
+        """Not if it is a finished run of a peer that was scored on other episodes than ours, as older versions did."""
+        if self.peer is None or self.race is not None or not self.result_file.exists():
+            return True
+        return bool(json.loads(self.result_file.read_text("utf-8")).get("same_episodes", False))
 
     def is_begun(self) -> bool:
         return is_run(self.path) or (self.path / JOB_FILE).exists()
@@ -170,7 +176,7 @@ class Job:
         """Writes the result atomically: the file is either complete or absent."""
         temporary = self.result_file.with_suffix(".part")
         packages = () if self.peer is None else (self.peer.package,)
-        made = {"date": today(), "versions": versions(packages), "machine": machine()}
+        made = {"date": today(), "versions": versions(packages), "machine": machine(), "commit": commit()}
         temporary.write_text(json.dumps({**result, **made}) + "\n", "utf-8")
         temporary.replace(self.result_file)
 
@@ -191,7 +197,7 @@ class Job:
             "versions": self._versions(),
             "machine": self._machine(),
             "commit": self._commit(),
-            **{key: result[key] for key in ("date", "versions", "machine", "same_episodes") if key in result},
+            **{key: result[key] for key in ("date", "versions", "machine", "commit", "same_episodes") if key in result},
         }
 
     def _versions(self) -> dict[str, str]:
@@ -207,9 +213,9 @@ class Job:
             (self.path / file).write_text(json.dumps(value) + "\n", "utf-8")
 
     def _machine(self) -> str:
-        """The machine on which the run ended, or this one for older runs, which did not record it."""
+        """The machine on which the run ended; older runs did not record it."""
         path = self.path / MACHINE_FILE
-        return str(json.loads(path.read_text("utf-8"))) if path.exists() else machine()
+        return str(json.loads(path.read_text("utf-8"))) if path.exists() else "unknown machine"
 
     def result_files(self) -> dict[str, str]:
         """The contents of those files of a finished job that ``outcome`` needs."""

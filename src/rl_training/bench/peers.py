@@ -65,7 +65,6 @@ class PeerAgent:
         settings = _arguments(peer.settings)
         factory = WrappedEnv(RegisteredEnv(config.env_id, config.env_kwargs), config.wrappers)
         env = _vector_env([factory] * peer.num_envs)
-        env.seed(seed)
         # The peers' environment i of n plays (episodes + i) // n episodes, so the last has the most; of ours, the first has.
         count = config.eval.num_envs
         self._eval_env = _vector_env([partial(_OurEpisodes, factory, seed, count - 1 - i) for i in range(count)])
@@ -75,6 +74,8 @@ class PeerAgent:
             self._eval_env.obs_rms = env.obs_rms  # shared, not copied, so that it is always up to date
         network = _arguments(peer.policy_kwargs)
         self.model: Any = load_algorithm(peer)(env=env, policy_kwargs=network, seed=seed, device="cpu", **settings)
+        # The model has seeded environment i with seed + i, which neighbouring seeds would share with each other.
+        env.seed(derive_seed(seed, "peer"))
 
     def evaluate(self, episodes: int, stream: str = FINAL_EPISODES, *, further: bool = False) -> list[float]:
         """The returns of the deterministic policy in the first episodes of a stream, which are those that ours plays; with

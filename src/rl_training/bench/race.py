@@ -88,14 +88,13 @@ def race_ours(config: TrainConfig, goal: float) -> dict[str, Any]:
         "budget": None,
     }
     racer = Racer(config.with_values(eval=protocol, output_dir=None), goal)
-    try:
-        racer.train()
-        solved = False
-    except _Solved:
-        solved = True
-    finally:
-        racer.close()
-    return {"solved": solved, "steps": racer.env_steps, **racer.clock.read()}
+    with contextlib.closing(racer):
+        try:
+            racer.train(evaluate=False)  # the evaluation at the last step is one of those every EVERY steps, as the peer's
+            solved = False
+        except _Solved:
+            solved = True
+        return {"solved": solved, "steps": racer.env_steps, **racer.clock.read()}
 
 
 def race_peer(job: Job, goal: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from rl_training.bench.charts import Curve, draw_learning_curves
 from rl_training.bench.document import markdown_table
 from rl_training.bench.jobs import Job
-from rl_training.bench.references import DEFAULT_SEEDS, FIRST_RACE_SEED, RACE_SEEDS, Peer, Reference
+from rl_training.bench.references import DEFAULT_SEEDS, RACE_SEEDS, Peer, Reference
 from rl_training.bench.store import Outcomes, by_seed
 from rl_training.errors import ConfigError
 from rl_training.experiment.aggregate import (
@@ -29,18 +29,34 @@ Results = Mapping[str, Outcomes]
 #: Wrappers that change what the agent is shown, but not the task.
 PRESENTATION_WRAPPERS = ("scale_observation", "previous_action", "select_observation", "one_hot_planes", "channels_first")
 LEARNING_HEADER = (
-    "config", "steps", "IQM [95 % interval]", "median", "final return, by seed", "bar", "verdict", "published", "CPU s",
-    "commit",
+    "config", "steps", "IQM [95 % interval]", "median", "seeds", "final return, by seed", "bar", "verdict", "published",
+    "CPU s", "commit",
 )  # fmt: skip
 OVERVIEW_HEADER = ("config", "env steps", "IQM of the final returns", "seeds", "to reach", "verdict", "CPU time of a run")
 PEER_HEADER = (
     "task", "steps", "seeds", "ours, IQM", "peer", "peer, IQM", "P(ours better)", "CPU s: ours, peer", "peer's settings",
 )  # fmt: skip
-OTHER_EPISODES = "†"
+OTHER_EPISODES, OTHER_DAY = "†", "‡"
 RACE_HEADER = (
     "task", "goal", "ours: CPU s, by seed", "median", "peer", "peer: CPU s, by seed", "median", "times faster",
     "median steps: ours, peer", "bar", "",
 )  # fmt: skip
+
+
+def counted(results: Results, references: Mapping[str, Reference]) -> dict[str, Outcomes]:
+    """Without the seeds below the first of an entry: those are results of earlier settings."""
+    firsts = {config: reference.first_seed for config, reference in references.items()}
+    return {
+        config: {seed: outcome for seed, outcome in outcomes.items() if int(seed) >= firsts.get(config, 0)}
+        for config, outcomes in results.items()
+    }
+
+
+def _seeds_of(outcomes: Outcomes) -> str:
+    seeds = sorted(map(int, outcomes))
+    if len(seeds) > 1 and seeds[-1] - seeds[0] == len(seeds) - 1:
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))
 
 
 def returns_of(outcomes: Outcomes) -> list[float]:
@@ -74,15 +90,16 @@ def learning_table(references: Mapping[str, Reference], results: Results) -> str
         reference, outcomes = references.get(config), results.get(config, {})
         bar, source = ("-", "-") if reference is None else (reference.bar, reference.source)
         if not outcomes:
-            rows.append((config, "", "not run", "", "", bar, "not run", source, "", ""))
+            rows.append((config, "", "not run", "", "", "", bar, "not run", source, "", ""))
             continue
         returns = returns_of(outcomes)
         rows.append(
             (
                 config,
-                "/".join(sorted({str(outcome["steps"]) for outcome in outcomes.values()})),
+                "/".join(map(str, sorted({outcome["steps"] for outcome in outcomes.values()}))),
                 _iqm(returns),
                 shown(median(returns), 1),
+                _seeds_of(outcomes),
                 ", ".join(shown(value, 0) for value in returns),
                 bar,
                 verdict_of(config, references, results),
@@ -136,7 +153,7 @@ def _either_outdated(
     config: str, references: Mapping[str, Reference], peer: Peer, ours: Outcomes, theirs: Outcomes, race: float | None
 ) -> str:
     our_job = Job(config, 0, Path(), None, race, references.get(config))
-    return _outdated(our_job, ours) or _outdated(Job(config, 0, Path(), peer, race), theirs)
+    return _outdated(our_job, ours) or _outdated(Job(config, 0, Path(), peer, race, references.get(config)), theirs)
 
 
 def _digest(job: Job) -> str | None:
@@ -160,6 +177,7 @@ def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], o
     """Compares ours and the peers on the seeds that both have, then over all tasks that have all their seeds."""
     rows = []
     pairs: dict[str, tuple[list[float], list[float]]] = {}
+    ratios = []  # of the CPU time of ours to that of the peer, where they can be compared
     for config, peer in peers.items():
         our_runs, peer_runs = ours.get(config, {}), theirs.get(config, {})
         seeds = sorted(set(our_runs) & set(peer_runs), key=int)
@@ -171,9 +189,15 @@ def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], o
         pair = returns_of(left), returns_of(right)
         outdated = _either_outdated(config, references, peer, left, right, None)
         better = _incomplete(len(seeds), min(seeds_for(config, references), DEFAULT_SEEDS))
+        timed_together = all(_ran_together(left[seed], right[seed]) for seed in seeds)
         if not better:
-            pairs[config] = pair
             better = probability_of_improvement(*(matrix([values]) for values in pair)).text(".2f")
+            if not outdated:
+                pairs[config] = pair
+                if timed_together:
+                    ratios.append(
+                        median(run["seconds"] for run in left.values()) / median(run["seconds"] for run in right.values())
+                    )
         steps = {str(outcome["steps"]) for outcome in (*left.values(), *right.values())}
         rows.append(
             (
@@ -184,7 +208,7 @@ def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], o
                 peer.package,
                 f"{_iqm(pair[1])}{'' if all(run.get('same_episodes') for run in right.values()) else f' {OTHER_EPISODES}'}",
                 f"{outdated}{better}",
-                f"{_seconds_of(left)}, {_seconds_of(right)}",
+                f"{_seconds_of(left)}, {_seconds_of(right)}{'' if timed_together else f' {OTHER_DAY}'}",
                 peer.source,
             )
         )
@@ -194,7 +218,24 @@ def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], o
             f"\n\n{OTHER_EPISODES} An older result: the peer was not scored on the episodes of ours, and its seeds share "
             "most of theirs. The task counts below all the same."
         )
-    return table if len(pairs) < 2 else f"{table}\n\n{_over_all_tasks(peers, pairs)}"
+    if any(OTHER_DAY in row[7] for row in rows):
+        table += f"\n\n{OTHER_DAY} The two sides ran on different days, so their CPU seconds cannot be compared."
+    if len(pairs) >= 2:
+        table += f"\n\n{_over_all_tasks(peers, pairs)}"
+    if len(ratios) >= 2:
+        half = sum(ratio <= 0.5 for ratio in ratios)
+        table += (
+            f" Where CPU seconds can be compared, ours take {median(ratios):.2f} times those of the peer (the median of "
+            f"{len(ratios)} tasks; from {min(ratios):.2f} to {max(ratios):.2f}), and at most half of them in {half}."
+        )
+    return table
+
+
+def _ran_together(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether two outcomes were measured on the same day and on the same kind of machine."""
+    return all(run.get("seconds") for run in (ours, theirs)) and all(
+        ours.get(key) is not None and ours.get(key) == theirs.get(key) for key in ("date", "machine")
+    )
 
 
 def _over_all_tasks(peers: Mapping[str, Peer], pairs: Mapping[str, tuple[list[float], list[float]]]) -> str:
@@ -216,7 +257,7 @@ def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], r
         if peer.solved is None:
             continue
         goal, bar = f"{peer.solved:g}", "-" if peer.times is None else f"{peer.times:g}"
-        our_runs, peer_runs = (_of_races(results.get(race_key(config, side), {})) for side in (None, peer))
+        our_runs, peer_runs = (_of_races(results.get(race_key(config, side), {}), peer) for side in (None, peer))
         seeds = sorted(set(our_runs) & set(peer_runs), key=int)
         if not seeds:
             rows.append((config, goal, "not run", "", peer.package, "not run", "", "", "", bar, ""))
@@ -249,9 +290,9 @@ def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], r
     return markdown_table(RACE_HEADER, rows)
 
 
-def _of_races(outcomes: Outcomes) -> Outcomes:
-    """Without the outcomes of older versions, which raced on other seeds."""
-    return {seed: outcome for seed, outcome in outcomes.items() if int(seed) >= FIRST_RACE_SEED}
+def _of_races(outcomes: Outcomes, peer: Peer) -> Outcomes:
+    """Without the outcomes of earlier races, which were on other seeds."""
+    return {seed: outcome for seed, outcome in outcomes.items() if int(seed) >= peer.first_race_seed}
 
 
 def race_key(config: str, peer: Peer | None) -> str:
@@ -271,9 +312,10 @@ def _time_text(seconds: float) -> str:
     return f"{seconds:.1f}" if seconds < np.inf else "unsolved"
 
 
-def made_with(results: Iterable[Outcomes]) -> str:
-    """The versions and machines behind some results, each listed once."""
-    sentences: dict[str, set[str]] = {}
+def made_with(results: Iterable[Outcomes], *, with_commits: bool = False) -> str:
+    """The versions and machines behind some results, each listed once; with the commits of all that were made with them."""
+    dates: dict[str, set[str]] = {}
+    commits: dict[str, set[str]] = {}
     unknown = False
     for outcomes in results:
         for outcome in outcomes.values():
@@ -281,11 +323,17 @@ def made_with(results: Iterable[Outcomes]) -> str:
                 unknown = True
                 continue
             versions = ", ".join(f"{name} {version}" for name, version in outcome["versions"].items())
-            sentences.setdefault(f"{versions}; {outcome['machine']}", set()).add(outcome["date"])
-    lines = [f"- {_span(dates)}: {text}" for text, dates in sorted(sentences.items())]
+            text = f"{versions}; {outcome['machine']}"
+            dates.setdefault(text, set()).add(outcome["date"])
+            commits.setdefault(text, set()).update({outcome["commit"]} if with_commits and outcome.get("commit") else ())
+    lines = [f"- {_span(dates[text])}: {text}{_at_commits(commits[text])}" for text in sorted(dates)]
     if unknown:
         lines.append("- some runs were recorded without their versions")
     return "\n".join(lines)
+
+
+def _at_commits(commits: set[str]) -> str:
+    return f"; commits {', '.join(sorted(commits))}" if commits else ""
 
 
 def _span(dates: set[str]) -> str:

@@ -91,7 +91,11 @@ class Runner:
                     if time.monotonic() - self._spoke >= QUIET_SECONDS:
                         self._say(self._running())
             except BaseException:
-                print("stopping: the runs are being saved; the same command continues them", file=self._stream, flush=True)
+                print(
+                    "stopping: our runs are being saved, and the same command continues them; a peer's begin again",
+                    file=self._stream,
+                    flush=True,
+                )
                 self._stop()
                 self._pool.shutdown(cancel_futures=True)
                 raise
