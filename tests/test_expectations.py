@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from pathlib import Path
 
 import pytest
 
 from rl_training.commands.training import note_expectation
+from rl_training.experiment import packaged
 from rl_training.experiment.config import load_config_data, resolve_config
 from rl_training.runtime.progress import LineProgress
 from rl_training.runtime.trainer import Trainer
@@ -28,3 +30,15 @@ def test_a_packaged_config_shows_before_it_starts_what_to_expect(changes: dict[s
         note_expectation(trainer, "dqn/cartpole")
         note_expectation(trainer, None)  # trained without a packaged config
     assert re.fullmatch(LINE if shown else "", stream.getvalue())
+
+
+def test_a_config_that_has_not_been_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged, "EXPECTED", tmp_path / "expected.json")
+    packaged.EXPECTED.write_text("{}")
+    stream = io.StringIO()
+    with contextlib.closing(
+        Trainer(resolve_config(load_config_data("dqn/cartpole")), progress=LineProgress(stream))
+    ) as trainer:
+        note_expectation(trainer, "dqn/cartpole")
+        note_expectation(trainer, "my.yaml")
+    assert stream.getvalue() == "expect: not measured yet\n"
