@@ -11,7 +11,8 @@ from statistics import median
 
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import Reference, load_entries
-from rl_training.bench.report import counted
+from rl_training.bench.report import of_entries
+from rl_training.bench.store import load_results
 from rl_training.experiment.packaged import EXPECTED, packaged_configs
 
 HERE = Path(__file__).parent
@@ -19,9 +20,8 @@ HERE = Path(__file__).parent
 
 def expected() -> dict[str, dict[str, float]]:
     """The median return and the median seconds of each packaged config that has been measured as it is now."""
-    results = counted(
-        json.loads((HERE / "results" / "learning.json").read_text("utf-8")), load_entries(HERE / "learning.yaml", Reference)
-    )
+    references = load_entries(HERE / "learning.yaml", Reference)
+    results = of_entries(load_results(HERE / "results" / "learning.json"), references)
     found = {}
     for name in packaged_configs():
         current = Job(name, 0, Path()).digest

@@ -18,7 +18,17 @@ from rl_training.bench.command import Plan, write_report
 from rl_training.bench.document import markdown_table, write_section
 from rl_training.bench.jobs import Job
 from rl_training.bench.references import DEFAULT_SEEDS, RACE_SEEDS, Peer, Reference, load_entries
-from rl_training.bench.report import counted, draw_curves, learning_table, made_with, peer_table, race_table, task_of
+from rl_training.bench.report import (
+    _seeds_of,
+    draw_curves,
+    learning_table,
+    made_with,
+    of_entries,
+    of_races,
+    peer_table,
+    race_table,
+    task_of,
+)
 from rl_training.bench.runner import Runner, locked
 from rl_training.bench.store import load_results, record
 from rl_training.errors import ConfigError
@@ -121,7 +131,7 @@ def test_seeds_below_the_first_of_an_entry_do_not_count() -> None:
     """They were scored with earlier settings, which may have had the same file: a packaged config can build on another."""
     entry = Reference.model_validate({**REFERENCE, "first_seed": 60})
     runs = {"a": {"59": outcome(9), "60": outcome(1), "61": outcome(2)}, "b": {"59": outcome(9)}}
-    left = counted(runs, {"a": entry})
+    left = of_entries(runs, {"a": entry})
     assert {config: list(outcomes) for config, outcomes in left.items()} == {"a": ["60", "61"], "b": ["59"]}
     for file in ("learning.json", "peers.json"):
         for seed in (59, 60, 61):
@@ -143,19 +153,30 @@ def test_side_by_side_only_seeds_that_both_have_count() -> None:
     assert rows[0][2:7] == ["2", "500.0 [-]", "stable-baselines3", "150.0 [-] †", "1.00 [1.00, 1.00]"]
     assert rows[1][5] == "22.0 [-]", "on the episodes that ours is scored on"
     assert "† An older result: the peer was not scored on the episodes of ours" in text
-    assert "their CPU seconds cannot be compared" not in text, "the two sides ran on the same day"
-    assert (
-        "ours take 0.62 times those of the peer (the median of 2 tasks; from 0.25 to 1.00), and at most half of them in 1."
-        in text
-    )
-    theirs["a"]["1"]["date"] = "2026-01-03"
+
+
+def test_cpu_seconds_are_compared_only_within_one_start_of_a_machine() -> None:
+    peers = {name: Peer.model_validate(PEER) for name in ("a", "b")}
+    references = {name: Reference.model_validate({"seeds": 2, "source": "x"}) for name in peers}
+
+    def runs(seconds: float) -> dict[str, dict[str, Any]]:
+        return {str(seed): {**outcome(500, seconds), "session": "one"} for seed in range(2)}
+
+    ours, theirs = {"a": runs(10), "b": runs(10)}, {"a": runs(40), "b": runs(10)}
     text = peer_table(references, peers, ours, theirs)
-    assert "| 10, 40 ‡ " in text
-    assert "‡ The two sides ran on different days, so their CPU seconds cannot be compared." in text
-    assert "Where CPU seconds can be compared" not in text, "one task is left"
-    assert rows[2][5] == "not run"
-    assert "Over the 2 complete tasks (seeds per task: 1;" in text
-    assert "our IQM is 0.750 [0.750, 0.750] and the peers' IQM is 0.082" in text  # (1 + .5) / 2 and (78/478 + 0) / 2
+    assert "‡" not in text
+    on_two = (
+        "On the 2 tasks where CPU seconds can be compared, ours take 0.62 times the peer's (median; 0.25 to 1.00), and at "
+    )
+    assert f"{on_two}most half on 1 of them." in text
+    for session in ("another", None):
+        theirs["a"]["1"]["session"] = session
+        text = peer_table(references, peers, ours, theirs)
+        assert "| 10, 40 ‡ " in text
+        assert "‡ Not known to have been measured on one machine" in text
+        assert "where CPU seconds can be compared" not in text, "one task is left"
+    ours["a"]["1"]["session"] = None
+    assert "| 10, 40 ‡ " in peer_table(references, peers, ours, theirs), "two that are not known are not the same"
 
 
 def test_too_few_seeds_give_no_verdict_against_a_peer() -> None:
@@ -237,7 +258,8 @@ def test_a_seed_that_never_solves_the_task_counts_as_infinite(ours: list[Any], t
 
     runs = {"x ours": results(ours * 2), "x stable-baselines3": results(theirs * 2)}
     for outcomes in runs.values():
-        outcomes["3"] = {"solved": True, "cpu_seconds": 0.1, "steps": 1}  # from an older version, to be left out
+        outcomes["3"] = {"solved": True, "cpu_seconds": 0.1, "steps": 1}  # from an earlier race, to be left out
+    assert not {seed for outcomes in of_races(runs, {"x": Peer.model_validate(PEER)}).values() for seed in outcomes} & {"3"}
     text = race_table({}, {"x": Peer.model_validate(PEER)}, runs)
     row = [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]]
     assert [row[3], *row[6:]] == cells
@@ -296,10 +318,14 @@ def test_a_panel_is_named_after_the_task(config: str, task: str) -> None:
 def test_the_committed_page_marks_outdated_figures() -> None:
     """rl-training bench --report marks configs that have changed since they were measured."""
     references = load_entries(ROOT / "benchmarks" / "learning.yaml", Reference)
-    results = counted(load_results(ROOT / "benchmarks" / "results" / "learning.json"), references)
+    results = of_entries(load_results(ROOT / "benchmarks" / "results" / "learning.json"), references)
     section = (ROOT / "docs" / "benchmarks.md").read_text("utf-8").split("<!-- learning: begin -->")[1].split("<!--")[0]
     lines = {line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("|")}
     for config, outcomes in results.items():
+        if not outcomes:
+            assert "not run" in lines[config], config
+            continue
+        assert _seeds_of(outcomes) == lines[config].split("|")[5].strip(), config
         digest = Job(config, 0, Path("runs"), reference=references[config]).digest
         is_outdated = {outcome["config"] for outcome in outcomes.values() if "config" in outcome} - {digest}
         assert ("OUTDATED" in lines[config]) == bool(is_outdated), config
@@ -411,3 +437,5 @@ def test_only_what_the_results_do_not_have_is_run() -> None:
     other = Reference.model_validate(REFERENCE | {"set": ["algo_kwargs.gamma=0.5"]})
     changed = replace(plan, references={"tiny.yaml": other})
     assert [job.seed for job in changed.jobs_to_run() if job.peer is None] == [0, 1], "the settings of a reference count"
+    longer = replace(plan, references={"tiny.yaml": Reference.model_validate(REFERENCE | {"set": ["total_timesteps=300"]})})
+    assert {job.total_steps for job in longer.planned_jobs()} == {300}, "for the peer too"

@@ -21,7 +21,7 @@ from test_bench import _few_resamples as _few_resamples
 from test_bench import place as place
 
 from rl_training.bench.jobs import Job
-from rl_training.bench.machine import commit, machine
+from rl_training.bench.machine import commit, machine, session
 from rl_training.bench.references import Peer
 from rl_training.bench.runner import locked
 from rl_training.bench.store import load_results
@@ -125,21 +125,31 @@ def test_a_peer_trains_on_our_task_and_races_us(monkeypatch: pytest.MonkeyPatch)
     peer = Peer.model_validate({**PEER, "normalize": True, "num_envs": 2, "steps": 1000})
     job = Job("tiny.yaml", 0, Path("runs"), peer)
     assert not job.is_finished()
+    monkeypatch.setattr("rl_training.bench.jobs.commit", lambda: "abc")
     train_peer(job)
     monkeypatch.setattr("rl_training.bench.jobs.machine", lambda: "the machine that records it")
     result = job.outcome()
     assert result["machine"] == machine()
     assert result["same_episodes"] is True
-    assert result["commit"] == commit()
+    assert result["commit"] == "abc"
+    assert result["session"] == session()
     assert result["steps"] == 240
     assert [step for step, _ in result["curve"]] == [90, 180]
     assert result["versions"]["stable-baselines3"]
     assert job.is_finished()
     other = Job("tiny.yaml", 1, Path("runs"), peer)
     shutil.copytree(job.path, other.path)
-    other.result_file.write_text(json.dumps({**json.loads(job.result_file.read_text()), "same_episodes": False}))
-    with pytest.raises(ConfigError, match="another version"):
+    assert other.is_finished()
+    older = json.loads(job.result_file.read_text())
+    del older["same_episodes"]
+    other.result_file.write_text(json.dumps(older))
+    with pytest.raises(ConfigError, match="not scored on the episodes of our runs"):
         other.is_finished()  # and --missing does not take it for what is missing
+    (other.path / "machine.json").unlink()
+    older = {key: value for key, value in older.items() if key not in ("machine", "versions")}
+    other.result_file.write_text(json.dumps(older))
+    assert other.outcome()["machine"] is None, "not that of this machine"
+    assert "versions" not in other.outcome()
     changed = Job("tiny.yaml", 0, Path("runs"), peer.model_copy(update={"steps": 1}))
     with pytest.raises(ConfigError, match="another version"):
         changed.is_finished()
@@ -153,7 +163,8 @@ def test_a_peer_trains_on_our_task_and_races_us(monkeypatch: pytest.MonkeyPatch)
                 outcome = race.outcome()
                 assert outcome["solved"] is solved
                 assert outcome["cpu_seconds"] > 0
-                assert outcome["commit"] == commit()
+                assert outcome["commit"] == "abc"
+                assert outcome["session"] == session()
     finally:
         os.sched_setaffinity(0, affinity)
 

@@ -41,4 +41,4 @@ def test_a_config_that_has_not_been_measured_says_so(tmp_path: Path, monkeypatch
     ) as trainer:
         note_expectation(trainer, "dqn/cartpole")
         note_expectation(trainer, "my.yaml")
-    assert stream.getvalue() == "expect: not measured yet\n"
+    assert stream.getvalue() == "what to expect of dqn/cartpole has not been measured yet\n"

@@ -15,7 +15,7 @@ from site_markdown import code, first_sentence, fold, html, table, text
 from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.algorithms.strict_model import StrictModel, may_change
 from rl_training.bench.references import Reference, load_entries
-from rl_training.bench.report import verdict_of
+from rl_training.bench.report import of_entries, verdict_of
 from rl_training.bench.store import Outcomes, by_seed, load_results
 from rl_training.experiment.config import load_config_data
 from rl_training.experiment.packaged import about, packaged_configs
@@ -117,7 +117,8 @@ def _introduced(model: type[StrictModel]) -> Iterator[tuple[type[StrictModel], l
 @functools.cache
 def results() -> tuple[dict[str, Reference], dict[str, Outcomes]]:
     """What the configs are to reach, and what they have reached."""
-    return load_entries(BENCHMARKS / "learning.yaml", Reference), load_results(BENCHMARKS / "results" / "learning.json")
+    references = load_entries(BENCHMARKS / "learning.yaml", Reference)
+    return references, of_entries(load_results(BENCHMARKS / "results" / "learning.json"), references)
 
 
 def configs(name: str) -> str:

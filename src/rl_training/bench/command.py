@@ -9,13 +9,14 @@ from pathlib import Path
 
 from rl_training.bench.document import write_section
 from rl_training.bench.jobs import Job
-from rl_training.bench.references import DEFAULT_SEEDS, RACE_SEEDS, Peer, Reference, load_entries
+from rl_training.bench.references import DEFAULT_SEEDS, FIRST_RACE_SEED, RACE_SEEDS, Peer, Reference, load_entries
 from rl_training.bench.report import (
     Results,
-    counted,
     draw_curves,
     learning_table,
     made_with,
+    of_entries,
+    of_races,
     overview_table,
     peer_table,
     race_key,
@@ -87,7 +88,7 @@ class Plan:
 
     def _first_seed(self, config: str) -> int:
         if self.race:
-            return self.peers[config].first_race_seed
+            return self.peers[config].first_race_seed if config in self.peers else FIRST_RACE_SEED
         return self.references[config].first_seed if config in self.references else 0
 
     def _seeds(self, config: str) -> int:
@@ -202,9 +203,10 @@ def _record(plan: Plan, job: Job) -> str:
 
 def write_report(plan: Plan) -> str:
     """Writes the sections for which there are results, and returns the tables."""
-    ours = counted(load_results(plan.results / "learning.json"), plan.references)
-    theirs = counted(load_results(plan.results / "peers.json"), plan.references)
-    races = load_results(plan.results / "race.json")
+    ours, theirs = (
+        of_entries(load_results(plan.results / file), plan.references) for file in ("learning.json", "peers.json")
+    )
+    races = of_races(load_results(plan.results / "race.json"), plan.peers)
     with kept_in(plan.runs / BOOTSTRAPS):
         return _write_sections(plan, ours, theirs, races)
 

@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from rl_training.bench.machine import commit, machine, today, versions
+from rl_training.bench.machine import commit, machine, session, today, versions
 from rl_training.bench.references import Peer, Reference
 from rl_training.envs.wrappers import spelled_out
 from rl_training.errors import ConfigError
@@ -26,7 +26,8 @@ from rl_training.experiment.layout import CONFIG_FILE, EVALUATION_FILE, METADATA
 from rl_training.experiment.metrics import METRICS_FILE, read_metrics
 from rl_training.experiment.run import is_run
 
-JOB_FILE, RACE_FILE, MACHINE_FILE, COMMIT_FILE = "job.json", "race.json", "machine.json", "commit.json"
+JOB_FILE, RACE_FILE = "job.json", "race.json"
+MACHINE_FILE, COMMIT_FILE, SESSION_FILE = "machine.json", "commit.json", "session.json"
 #: What remains of a finished job for the tables and curves; the results are last.
 RESULT_FILES = (
     CONFIG_FILE,
@@ -34,6 +35,7 @@ RESULT_FILES = (
     JOB_FILE,
     MACHINE_FILE,
     COMMIT_FILE,
+    SESSION_FILE,
     METRICS_FILE,
     EVALUATION_FILE,
     RACE_FILE,
@@ -146,15 +148,15 @@ class Job:
         """Whether the existing run was made with the current settings."""
         now = self.description()
         if self.peer is not None or self.race is not None:
-            return bool(json.loads((self.path / JOB_FILE).read_text("utf-8")) == now) and self._is_scored_as_today()
+            return bool(json.loads((self.path / JOB_FILE).read_text("utf-8")) == now)
         try:
             then = resolve_config(load_config_data(str(self.path / CONFIG_FILE))).describe()
         except ConfigError:  # written by a version with other settings
             return False
         return {**then, "seed": None} == {**now, "seed": None}
 
-    def _is_scored_as_today(self) -> bool:
-        """Not if it is a finished run of a peer that was scored on other episodes than ours, as older versions did."""
+    def _is_scored_on_our_episodes(self) -> bool:
+        """Older versions scored a peer on others."""
         if self.peer is None or self.race is not None or not self.result_file.exists():
             return True
         return bool(json.loads(self.result_file.read_text("utf-8")).get("same_episodes", False))
@@ -166,6 +168,10 @@ class Job:
         """Whether there is a result. Raises if the run was made with other settings."""
         if self.is_begun() and not self.is_current():
             raise ConfigError(f"{self.path} was run with another version of {self.config}; move or delete it first")
+        if not self._is_scored_on_our_episodes():
+            raise ConfigError(
+                f"{self.path} was not scored on the episodes of our runs, by an older version; move or delete it"
+            )
         return self.result_file.exists()
 
     def write_description(self) -> None:
@@ -176,15 +182,16 @@ class Job:
         """Writes the result atomically: the file is either complete or absent."""
         temporary = self.result_file.with_suffix(".part")
         packages = () if self.peer is None else (self.peer.package,)
-        made = {"date": today(), "versions": versions(packages), "machine": machine(), "commit": commit()}
+        made = {"date": today(), "versions": versions(packages), "machine": machine()}
         temporary.write_text(json.dumps({**result, **made}) + "\n", "utf-8")
         temporary.replace(self.result_file)
 
     def outcome(self) -> dict[str, Any]:
         """The outcome of a finished job, for the tables and curves."""
         result: dict[str, Any] = json.loads(self.result_file.read_text("utf-8"))
+        begun = {"commit": self._noted(COMMIT_FILE), "session": self._noted(SESSION_FILE)}
         if self.race is not None:
-            return {**result, "config": self.digest}
+            return {**result, **begun, "config": self.digest}
         curve = read_metrics(self.path, "eval")
         timed = [*curve, *read_metrics(self.path, "train")]
         return {
@@ -194,28 +201,28 @@ class Job:
             "curve": [[record["step"], round(record["return_mean"], 2)] for record in curve],
             "config": self.digest,
             "date": date.fromtimestamp(self.result_file.stat().st_mtime).isoformat(),
-            "versions": self._versions(),
-            "machine": self._machine(),
-            "commit": self._commit(),
-            **{key: result[key] for key in ("date", "versions", "machine", "commit", "same_episodes") if key in result},
+            "machine": self._noted(MACHINE_FILE),
+            **begun,
+            **self._versions(),
+            **{key: result[key] for key in ("date", "versions", "machine", "same_episodes") if key in result},
         }
 
-    def _versions(self) -> dict[str, str]:
-        """The versions that the run was made with."""
+    def _versions(self) -> dict[str, dict[str, str]]:
+        """The versions that one of our runs was made with; a peer's are in its result."""
         if self.peer is not None:
-            return versions((self.peer.package,))
+            return {}
         metadata = json.loads((self.path / METADATA_FILE).read_text("utf-8"))
-        return {"python": metadata["python"], **metadata["versions"]}
+        return {"versions": {"python": metadata["python"], **metadata["versions"]}}
 
-    def write_machine(self) -> None:
-        """Records the machine of one of our runs and the commit that trained it, which its result does not contain."""
-        for file, value in ((MACHINE_FILE, machine()), (COMMIT_FILE, commit())):
+    def note_beginning(self) -> None:
+        """Records the machine and the commit of a run that begins or goes on."""
+        for file, value in ((MACHINE_FILE, machine()), (COMMIT_FILE, commit()), (SESSION_FILE, session())):
             (self.path / file).write_text(json.dumps(value) + "\n", "utf-8")
 
-    def _machine(self) -> str:
-        """The machine on which the run ended; older runs did not record it."""
-        path = self.path / MACHINE_FILE
-        return str(json.loads(path.read_text("utf-8"))) if path.exists() else "unknown machine"
+    def _noted(self, file: str) -> Any:
+        """What ``note_beginning`` has recorded; None for a run of an older version, which did not record it."""
+        path = self.path / file
+        return json.loads(path.read_text("utf-8")) if path.exists() else None
 
     def result_files(self) -> dict[str, str]:
         """The contents of those files of a finished job that ``outcome`` needs."""
@@ -232,11 +239,6 @@ class Job:
     def elsewhere(self) -> Job:
         """The same job for another machine: it contains its config, and its path does not depend on a current directory."""
         return replace(self, runs=self.runs.absolute(), content=self.data)
-
-    def _commit(self) -> str | None:
-        """The commit that trained the run, if it is known."""
-        path = self.path / COMMIT_FILE
-        return json.loads(path.read_text("utf-8")) if path.exists() else None
 
     def to_json(self) -> str:
         models = {"peer": self.peer, "reference": self.reference}

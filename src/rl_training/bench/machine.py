@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -27,6 +28,15 @@ def _cpu_model() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or "unknown processor"
+
+
+def session() -> str | None:
+    """Tells this start of this machine from all others: CPU seconds within one can be compared. None if it is not Linux."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8")
+    except OSError:
+        return None
+    return hashlib.sha256(boot.encode()).hexdigest()[:8]
 
 
 def package_version(package: str) -> str | None:

@@ -132,6 +132,7 @@ def train_peer(job: Job) -> None:
     assert job.peer is not None
     config = job.load_config()
     job.write_description()
+    job.note_beginning()
     agent = PeerAgent(job.peer, config, job.seed)
     began = cpu_seconds()
     with (job.path / METRICS_FILE).open("w", encoding="utf-8") as log:

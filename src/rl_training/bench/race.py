@@ -123,6 +123,7 @@ def run_race(job: Job) -> None:
     if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere the single thread must do
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     job.write_description()
+    job.note_beginning()
     with tempfile.TemporaryDirectory() as cache:
         # Compilation starts with an empty cache, except for torch's precompiled headers, which torch keeps elsewhere. It
         # stays within this process, so that the clock counts all of it.

@@ -139,7 +139,7 @@ class Peer(StrictModel):
     normalize: bool = Field(False, description="running normalisation of observations and rewards")
     settings: dict[str, Any] = Field(description="arguments; 'lin_x' falls linearly from x to 0")
     policy_kwargs: dict[str, Any] = Field(default_factory=dict, description="network arguments; 'nn.x' means torch.nn.x")
-    scale: tuple[Number, Number] = Field(description="returns that count as 0 (random policy) and 1 (best known)")
+    scale: tuple[Number, Number] = Field(description="returns that count as 0 (random policy) and 1 (the reference)")
     solved: Number | None = Field(None, description="return that ends the time-to-solve race; null disables the race")
     first_race_seed: Count = Field(FIRST_RACE_SEED, description="the first seed of the race; not one seen in an earlier race")
     times: PositiveNumber | None = Field(None, description="speed-up over the peer that we aim for in that race")

@@ -36,20 +36,27 @@ OVERVIEW_HEADER = ("config", "env steps", "IQM of the final returns", "seeds", "
 PEER_HEADER = (
     "task", "steps", "seeds", "ours, IQM", "peer", "peer, IQM", "P(ours better)", "CPU s: ours, peer", "peer's settings",
 )  # fmt: skip
-OTHER_EPISODES, OTHER_DAY = "†", "‡"
+OTHER_EPISODES, NOT_COMPARABLE = "†", "‡"
 RACE_HEADER = (
     "task", "goal", "ours: CPU s, by seed", "median", "peer", "peer: CPU s, by seed", "median", "times faster",
     "median steps: ours, peer", "bar", "",
 )  # fmt: skip
 
 
-def counted(results: Results, references: Mapping[str, Reference]) -> dict[str, Outcomes]:
-    """Without the seeds below the first of an entry: those are results of earlier settings."""
+def of_entries(results: Results, references: Mapping[str, Reference]) -> dict[str, Outcomes]:
+    """The outcomes that count: those of the seeds from each entry's first on. The others were made with earlier settings."""
     firsts = {config: reference.first_seed for config, reference in references.items()}
-    return {
-        config: {seed: outcome for seed, outcome in outcomes.items() if int(seed) >= firsts.get(config, 0)}
-        for config, outcomes in results.items()
-    }
+    return {config: _from(firsts.get(config, 0), outcomes) for config, outcomes in results.items()}
+
+
+def of_races(results: Results, peers: Mapping[str, Peer]) -> dict[str, Outcomes]:
+    """The outcomes of races that count, in the same way."""
+    firsts = {race_key(config, side): peer.first_race_seed for config, peer in peers.items() for side in (None, peer)}
+    return {key: _from(firsts[key], outcomes) for key, outcomes in results.items() if key in firsts}
+
+
+def _from(first: int, outcomes: Outcomes) -> Outcomes:
+    return {seed: outcome for seed, outcome in outcomes.items() if int(seed) >= first}
 
 
 def _seeds_of(outcomes: Outcomes) -> str:
@@ -208,7 +215,7 @@ def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], o
                 peer.package,
                 f"{_iqm(pair[1])}{'' if all(run.get('same_episodes') for run in right.values()) else f' {OTHER_EPISODES}'}",
                 f"{outdated}{better}",
-                f"{_seconds_of(left)}, {_seconds_of(right)}{'' if timed_together else f' {OTHER_DAY}'}",
+                f"{_seconds_of(left)}, {_seconds_of(right)}{'' if timed_together else f' {NOT_COMPARABLE}'}",
                 peer.source,
             )
         )
@@ -218,24 +225,26 @@ def peer_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], o
             f"\n\n{OTHER_EPISODES} An older result: the peer was not scored on the episodes of ours, and its seeds share "
             "most of theirs. The task counts below all the same."
         )
-    if any(OTHER_DAY in row[7] for row in rows):
-        table += f"\n\n{OTHER_DAY} The two sides ran on different days, so their CPU seconds cannot be compared."
+    if any(NOT_COMPARABLE in row[7] for row in rows):
+        table += (
+            f"\n\n{NOT_COMPARABLE} Not known to have been measured on one machine, so the CPU seconds of the two sides "
+            "cannot be compared."
+        )
     if len(pairs) >= 2:
         table += f"\n\n{_over_all_tasks(peers, pairs)}"
     if len(ratios) >= 2:
         half = sum(ratio <= 0.5 for ratio in ratios)
         table += (
-            f" Where CPU seconds can be compared, ours take {median(ratios):.2f} times those of the peer (the median of "
-            f"{len(ratios)} tasks; from {min(ratios):.2f} to {max(ratios):.2f}), and at most half of them in {half}."
+            f" On the {len(ratios)} tasks where CPU seconds can be compared, ours take {median(ratios):.2f} times the peer's "
+            f"(median; {min(ratios):.2f} to {max(ratios):.2f}), and at most half on {half} of them."
         )
     return table
 
 
 def _ran_together(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Whether two outcomes were measured on the same day and on the same kind of machine."""
-    return all(run.get("seconds") for run in (ours, theirs)) and all(
-        ours.get(key) is not None and ours.get(key) == theirs.get(key) for key in ("date", "machine")
-    )
+    """Whether the CPU seconds of two outcomes can be compared: they were measured on one machine, without a restart of it."""
+    known = [run.get("session") for run in (ours, theirs) if run.get("seconds") is not None]
+    return len(known) == 2 and known[0] is not None and known[0] == known[1]
 
 
 def _over_all_tasks(peers: Mapping[str, Peer], pairs: Mapping[str, tuple[list[float], list[float]]]) -> str:
@@ -244,7 +253,7 @@ def _over_all_tasks(peers: Mapping[str, Peer], pairs: Mapping[str, tuple[list[fl
     ours, theirs = (normalised({config: pair[side][:seeds] for config, pair in pairs.items()}, scales) for side in (0, 1))
     return (
         f"Over the {len(pairs)} complete tasks (seeds per task: {seeds}; returns scaled so that a random policy scores 0 and "
-        f"the published figure or, on LunarLander, a solved task 1), our IQM is {interquartile_mean(ours).text('.3f')} and the peers' IQM is "
+        f"the reference return 1), our IQM is {interquartile_mean(ours).text('.3f')} and the peers' IQM is "
         f"{interquartile_mean(theirs).text('.3f')}. The probability that one of our runs ends better is "
         f"{probability_of_improvement(ours, theirs).text('.2f')}."
     )
@@ -252,12 +261,13 @@ def _over_all_tasks(peers: Mapping[str, Peer], pairs: Mapping[str, tuple[list[fl
 
 def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], results: Results) -> str:
     """Time to solve: medians over the seeds that both have raced. A seed that never solved the task counts as infinite."""
+    races = of_races(results, peers)
     rows = []
     for config, peer in peers.items():
         if peer.solved is None:
             continue
         goal, bar = f"{peer.solved:g}", "-" if peer.times is None else f"{peer.times:g}"
-        our_runs, peer_runs = (_of_races(results.get(race_key(config, side), {}), peer) for side in (None, peer))
+        our_runs, peer_runs = (races.get(race_key(config, side), {}) for side in (None, peer))
         seeds = sorted(set(our_runs) & set(peer_runs), key=int)
         if not seeds:
             rows.append((config, goal, "not run", "", peer.package, "not run", "", "", "", bar, ""))
@@ -290,11 +300,6 @@ def race_table(references: Mapping[str, Reference], peers: Mapping[str, Peer], r
     return markdown_table(RACE_HEADER, rows)
 
 
-def _of_races(outcomes: Outcomes, peer: Peer) -> Outcomes:
-    """Without the outcomes of earlier races, which were on other seeds."""
-    return {seed: outcome for seed, outcome in outcomes.items() if int(seed) >= peer.first_race_seed}
-
-
 def race_key(config: str, peer: Peer | None) -> str:
     """The key under which the results of a race are stored."""
     return f"{config} {'ours' if peer is None else peer.package}"
@@ -323,7 +328,7 @@ def made_with(results: Iterable[Outcomes], *, with_commits: bool = False) -> str
                 unknown = True
                 continue
             versions = ", ".join(f"{name} {version}" for name, version in outcome["versions"].items())
-            text = f"{versions}; {outcome['machine']}"
+            text = f"{versions}; {outcome['machine'] or 'machine not recorded'}"
             dates.setdefault(text, set()).add(outcome["date"])
             commits.setdefault(text, set()).update({outcome["commit"]} if with_commits and outcome.get("commit") else ())
     lines = [f"- {_span(dates[text])}: {text}{_at_commits(commits[text])}" for text in sorted(dates)]

@@ -92,7 +92,7 @@ class Runner:
                         self._say(self._running())
             except BaseException:
                 print(
-                    "stopping: our runs are being saved, and the same command continues them; a peer's begin again",
+                    "stopping: our runs are being saved, and the same command continues them; peers and races start again",
                     file=self._stream,
                     flush=True,
                 )

@@ -39,7 +39,7 @@ def train_ours(job: Job) -> int:
         with contextlib.suppress(OSError):  # a process killed during start-up may have left two empty directories
             (job.path / "checkpoints").rmdir()
         trainer = start_training(job.load_config(), command=job.command)
-    job.write_machine()
+    job.note_beginning()
     try:
         result = trainer.train()
     finally:

@@ -28,7 +28,7 @@ def list_command(arguments: argparse.Namespace) -> int:
         print(f"  {name:<14} {algorithm.summary} ({spaces})")
     print("configs (the return and the time are medians over seeds, measured on two cores: docs/benchmarks.md):")
     for name, file in packaged_configs().items():
-        notes = [about(file), _extra_of(name), expectation(name)]
+        notes = [about(file), _extra_of(name), expectation(name) or "not measured yet"]
         print(f"  {name:<36} {'; '.join(filter(None, notes))}")
     return 0
 

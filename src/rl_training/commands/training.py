@@ -50,16 +50,19 @@ def train_command(arguments: argparse.Namespace) -> int:
 def note_expectation(trainer: Trainer, name: str | None) -> None:
     """Shows what a packaged config has reached and how long it took, unless a setting that matters differs from it."""
     from rl_training.experiment.config import load_config_data, resolve_config
-    from rl_training.experiment.packaged import NOT_MEASURED, expectation
+    from rl_training.experiment.packaged import expectation, packaged_configs
 
-    expected = None if name is None else expectation(name)
-    if name is None or expected is None or trainer.initial is not None:
+    if name not in packaged_configs() or trainer.initial is not None:
         return
     private = ("seed", "output_dir", "device")
     packaged, current = resolve_config(load_config_data(name)).describe(), trainer.config.describe()
-    if all(packaged[key] == current[key] for key in packaged if key not in private):
-        source = "" if expected == NOT_MEASURED else " (medians over seeds, measured on two cores: docs/benchmarks.md)"
-        trainer.progress.note(f"expect: {expected}{source}")
+    if any(packaged[key] != current[key] for key in packaged if key not in private):
+        return
+    expected = expectation(name)
+    if expected is None:
+        trainer.progress.note(f"what to expect of {name} has not been measured yet")
+    else:
+        trainer.progress.note(f"expect: {expected} (medians over seeds, measured on two cores: docs/benchmarks.md)")
 
 
 def resume_command(arguments: argparse.Namespace) -> int:

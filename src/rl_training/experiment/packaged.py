@@ -14,7 +14,6 @@ _ASSETS = Path(__file__).parent.parent / "assets"
 _ROOT = _ASSETS / "configs"
 #: what the configs reach, and in how many seconds on the machine of docs/benchmarks.md; benchmarks/expected.py writes it
 EXPECTED = _ASSETS / "expected.json"
-NOT_MEASURED = "not measured yet"
 
 
 @functools.cache
@@ -48,10 +47,10 @@ def expected_results() -> dict[str, dict[str, Any]]:
 
 
 def expectation(name: str) -> str | None:
-    """What the packaged config with this name reached, and how long it took; None if there is no such config."""
+    """What the packaged config with this name reached, and how long it took; None if it has not been measured."""
     result = expected_results().get(name)
     if result is None:
-        return NOT_MEASURED if name in packaged_configs() else None
+        return None
     seconds = result["seconds"]
     duration = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
     return f"return {result['return']:g}, {duration}"
