@@ -75,7 +75,9 @@ def test_a_base_of_another_algorithm_is_taken_if_all_its_settings_exist_there(tm
     assert own == {**load_config_data("ppo/minigrid_empty"), "algo": "recurrent_ppo"}
     with pytest.raises(ConfigError) as caught:
         on_base("base: ppo/hopper\nalgo: sac\n", tmp_path)
-    assert "base ppo/hopper is a config of ppo and sets n_steps, n_epochs, n_minibatches, which sac" in str(caught.value)
+    assert "base ppo/hopper is a config of ppo and sets n_steps, n_epochs, n_minibatches, initial_log_std, which sac" in str(
+        caught.value
+    )
     with pytest.raises(ConfigError, match="unknown algorithm"):
         on_base("base: ppo/hopper\nalgo: saac\n", tmp_path)
 
