@@ -124,6 +124,7 @@ def test_the_learning_table_names_what_was_not_run_and_what_falls_short() -> Non
     ]
     known = [{"0": {**outcome(1), "commit": "b"}}, {"1": {**outcome(1), "commit": "a"}, "2": outcome(1)}]
     assert made_with(known, with_commits=True) == "- 2026-01-02: python 3; a machine; commits a, b"
+    assert made_with(known) == "- 2026-01-02: python 3; a machine", "the long table has a column of commits"
 
 
 def test_seeds_below_the_first_of_an_entry_do_not_count() -> None:
