@@ -26,6 +26,9 @@ def test_side_by_side_only_seeds_that_both_have_count() -> None:
     assert rows[0][2:7] == ["2", "500.0 [-]", "stable-baselines3", "150.0 [-] †", "1.00 [1.00, 1.00]"]
     assert rows[1][5] == "22.0 [-]", "on the episodes that ours is scored on"
     assert "† An older result: the peer was not scored on the episodes of ours" in text
+    assert rows[2][5] == "not run"
+    assert "Over the 2 complete tasks (seeds per task: 1;" in text
+    assert "our IQM is 0.750 [0.750, 0.750] and the peers' IQM is 0.082" in text  # (1 + .5) / 2 and (78/478 + 0) / 2
 
 
 def test_cpu_seconds_are_compared_only_within_one_start_of_a_machine() -> None:
