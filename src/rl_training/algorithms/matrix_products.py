@@ -1,55 +1,77 @@
-"""Large matrix products of a compiled update go through oneDNN where MKL is slow.
+"""Large matrix products of a compiled update go through oneDNN on CPUs on which MKL is slow.
 
-PyTorch multiplies float32 matrices with MKL, which uses 512-bit vectors on Intel's CPUs alone. On AMD's, which have them too,
-oneDNN multiplies twice as fast; PyTorch uses it for convolutions only. Small products stay with MKL, whose calls cost less.
+For products in float32, PyTorch calls MKL, which uses 512-bit vectors only on Intel CPUs. AMD CPUs have units of that width
+since Zen 5. There, oneDNN, which PyTorch uses in float32 mainly for convolutions and LSTMs, multiplies nearly twice as fast.
+Small products stay with MKL, which has less overhead per call.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-#: Multiplications from which on a product is faster with oneDNN: 64 rows times a matrix of 128 x 128.
-SMALLEST = 1_000_000
+#: Products with fewer multiply-adds than this, or with a dimension below that, are no faster with oneDNN.
+SMALLEST, THINNEST = 2_000_000, 16
+#: The first family of AMD CPUs with vector units of 512 bits: Zen 5.
+ZEN_5 = 26
+#: Variables with which a user asks for certain kernels; whoever sets one gets PyTorch's own choice.
+ASKING = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
 
 
-@functools.cache
 def onednn_is_faster() -> bool:
-    """Whether this is a CPU on which MKL does not use all instructions that there are."""
-    used = torch._C.has_mkl and torch._C._has_mkldnn
-    return used and torch.backends.cpu.get_cpu_capability() == "AVX512" and "AuthenticAMD" in _cpu()
+    """Whether MKL does not use the widest vectors that this CPU has. Nothing is measured, so every run decides alike."""
+    if not torch._C.has_mkl or not torch._C._has_mkldnn or not torch.backends.mkldnn.enabled:
+        return False
+    asked = any(name in os.environ for name in ASKING)
+    return not asked and torch.backends.cpu.get_cpu_capability() == "AVX512" and _amd_family(_cpu()) >= ZEN_5
+
+
+def _amd_family(description: str) -> int:
+    """The family of an AMD CPU, from the system's description; 0 for others."""
+    family = re.search(r"cpu family\s*: (\d+)|Family (\d+)", description)
+    return int(family.group(1) or family.group(2)) if family and "AuthenticAMD" in description else 0
 
 
 def _cpu() -> str:
-    """A text that names the CPU's vendor, if the system tells."""
+    """The system's description of the CPU."""
     try:
-        return Path("/proc/cpuinfo").read_text("utf-8")
+        return Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
     except OSError:  # not Linux
         return platform.processor()
 
 
 def use_onednn(graph: fx.GraphModule) -> int:
-    """Replaces the large matrix products of a traced graph on the CPU. Returns their number."""
+    """Replaces the large matrix products of a traced graph on the CPU. Returns their number: 0 with a PyTorch that this
+    module was not written for."""
+    operation = _operation()
+    if operation is None:
+        return 0
     aten, replaced = torch.ops.aten, 0
     for node in list(graph.graph.nodes):
         if node.target is aten.mm.default:
             bias, (a, b) = None, node.args
-        elif node.target is aten.addmm.default and not node.kwargs and node.args[0].meta["val"].dim() == 1:
+        elif node.target is aten.addmm.default and not node.kwargs:
             bias, a, b = node.args
         else:
             continue
         left, right = a.meta["val"], b.meta["val"]
-        if left.dtype != torch.float32 or left.device.type != "cpu" or left.numel() * right.shape[1] < SMALLEST:
+        columns = right.shape[1]
+        large = left.numel() * columns >= SMALLEST and min(*left.shape, columns) >= THINNEST
+        plain = left.dtype == torch.float32 and left.device.type == "cpu"
+        if not (large and plain and (bias is None or bias.meta["val"].shape == (columns,))):
             continue
         with graph.graph.inserting_before(node):
             weight = graph.graph.call_function(aten.t.default, (b,))
             weight.meta["val"] = right.t()
-            product = graph.graph.call_function(_compilable(), (a, weight, bias))
+            product = graph.graph.call_function(operation, (a, weight, bias))
             product.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(product)
         graph.graph.erase_node(node)
@@ -58,32 +80,37 @@ def use_onednn(graph: fx.GraphModule) -> int:
     return replaced
 
 
-# PyTorch's cache of compiled graphs knows this name, but not our lowering: if that changes, so must the number.
-@torch.library.custom_op("rl_training::onednn_linear_1", mutates_args=())
-def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``x @ weight.T + bias`` by oneDNN."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return product
-
-
-@onednn_linear.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x.new_empty(len(x), len(weight))
-
-
 @functools.cache
-def _compilable() -> Any:
-    """The operation, once PyTorch's compiler knows to call oneDNN for it. Its own lowering is for constant weights."""
-    from torch._inductor import ir, lowering, mkldnn_ir
+def _operation() -> Any:
+    """``x @ weight.T + bias`` by oneDNN, as an operation that PyTorch's compiler can call; its own lowering of that is for
+    constant weights. None if the private functions of PyTorch that this needs are not those of version 2.13."""
+    import torch._inductor.mkldnn_ir as mkldnn
+    from torch._inductor import ir, lowering
 
-    own: Any = mkldnn_ir  # its functions have no types
-    operation = torch.ops.rl_training.onednn_linear_1.default
+    needed = ("LinearUnary", "_create_output_node")
+    version = tuple(int(number) for number in torch.__version__.split(".")[:2])
+    if version < (2, 13) or not all(hasattr(mkldnn, name) for name in needed):
+        return None
+    own: Any = mkldnn  # its functions have no types
+    # PyTorch keeps compiled graphs by the names of their operations, so the name changes with this file.
+    name = f"rl_training::onednn_linear_{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]}"
+
+    @torch.library.custom_op(name, mutates_args=(), schema="(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+    def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return product
+
+    @linear.register_fake
+    def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return x.new_empty(len(x), len(weight))
 
     def dense(weight: Any) -> Any:
-        """The weight row by row or column by column: for one with gaps, oneDNN has only a kernel without vectors."""
+        """The weight in row-major or column-major order: for any other, oneDNN has only its unvectorised reference kernel."""
         weight = ir.ExternKernel.realize_input(weight)
-        by_columns = weight.get_stride() == [1, weight.get_size()[0]]
-        return weight if by_columns else ir.ExternKernel.require_contiguous(weight)
+        column_major = weight.get_stride() == [1, weight.get_size()[0]]
+        return weight if column_major else ir.ExternKernel.require_contiguous(weight)
+
+    operation = linear._opoverload
 
     @lowering.register_lowering(operation, type_promotion_kind=None)
     def lower(x: Any, weight: Any, bias: Any) -> Any:
