@@ -22,9 +22,9 @@ TESTS = Path(__file__).parent.parent
 #: The tests that train, or compare bits or numbers with a tolerance, besides those of a single algorithm.
 NUMERIC = (
     "test_checkpoint_workflows.py", "test_collector.py", "test_compiled.py", "test_conformance.py", "test_golden.py",
-    "test_gru.py", "test_normalization.py", "test_observation_tree.py", "test_parts.py", "test_public_api.py",
-    "test_rainbow_parts.py", "test_recurrent_models.py", "test_resume.py", "test_rollout_conformance.py",
-    "test_state_bytes.py", "test_stateful_prediction.py",
+    "test_gru.py", "test_matrix_products.py", "test_normalization.py", "test_observation_tree.py", "test_parts.py",
+    "test_public_api.py", "test_rainbow_parts.py", "test_recurrent_models.py", "test_resume.py",
+    "test_rollout_conformance.py", "test_state_bytes.py", "test_stateful_prediction.py",
 )  # fmt: skip
 OF_ONE_ALGORITHM = ("test_*_update.py", "test_*_trainer_smoke.py")
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rl_training.algorithms.matrix_products import onednn_is_faster, use_onednn
+from rl_training.algorithms import matrix_products
 from rl_training.errors import CompilationError, NetworkError
 
 T = TypeVar("T")
@@ -52,8 +52,8 @@ class CompiledGraph:
             traced = self.trace(batch)  # an error of ours in here is a bug, not a failure of the compiler
         except NetworkError as error:
             raise CompilationError(str(error)) from error
-        if onednn_is_faster():
-            use_onednn(traced)
+        if matrix_products.onednn_is_faster():
+            matrix_products.use_onednn(traced)
         try:
             with torch.no_grad():
                 graph: Callable[..., Sequence[Tensor]] = torch._inductor.compile(traced, inputs, options)

@@ -23,12 +23,20 @@ SMALLEST, THINNEST = 2_000_000, 16
 #: The first family of AMD CPUs with vector units of 512 bits: Zen 5.
 ZEN_5 = 26
 #: Variables with which a user asks for certain kernels; whoever sets one gets PyTorch's own choice.
-ASKING = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
+ASKING = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+#: The PyTorch whose private functions this module was written for and tested with.
+WRITTEN_FOR = (2, 13)
+
+
+def is_supported() -> bool:
+    """Whether this PyTorch has oneDNN, and the private functions through which a compiled graph calls it."""
+    version = tuple(int(number) for number in torch.__version__.split(".")[:2])
+    return torch._C._has_mkldnn and version == WRITTEN_FOR
 
 
 def onednn_is_faster() -> bool:
-    """Whether MKL does not use the widest vectors that this CPU has. Nothing is measured, so every run decides alike."""
-    if not torch._C.has_mkl or not torch._C._has_mkldnn or not torch.backends.mkldnn.enabled:
+    """Whether this CPU has wider vectors than MKL uses on it. Nothing is measured, so every run decides alike."""
+    if not is_supported() or not torch._C.has_mkl or not torch.backends.mkldnn.enabled:
         return False
     asked = any(name in os.environ for name in ASKING)
     return not asked and torch.backends.cpu.get_cpu_capability() == "AVX512" and _amd_family(_cpu()) >= ZEN_5
@@ -49,11 +57,7 @@ def _cpu() -> str:
 
 
 def use_onednn(graph: fx.GraphModule) -> int:
-    """Replaces the large matrix products of a traced graph on the CPU. Returns their number: 0 with a PyTorch that this
-    module was not written for."""
-    operation = _operation()
-    if operation is None:
-        return 0
+    """Replaces the large matrix products of a traced graph on the CPU. Returns their number."""
     aten, replaced = torch.ops.aten, 0
     for node in list(graph.graph.nodes):
         if node.target is aten.mm.default:
@@ -71,7 +75,7 @@ def use_onednn(graph: fx.GraphModule) -> int:
         with graph.graph.inserting_before(node):
             weight = graph.graph.call_function(aten.t.default, (b,))
             weight.meta["val"] = right.t()
-            product = graph.graph.call_function(operation, (a, weight, bias))
+            product = graph.graph.call_function(_operation(), (a, weight, bias))
             product.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(product)
         graph.graph.erase_node(node)
@@ -83,15 +87,10 @@ def use_onednn(graph: fx.GraphModule) -> int:
 @functools.cache
 def _operation() -> Any:
     """``x @ weight.T + bias`` by oneDNN, as an operation that PyTorch's compiler can call; its own lowering of that is for
-    constant weights. None if the private functions of PyTorch that this needs are not those of version 2.13."""
-    import torch._inductor.mkldnn_ir as mkldnn
-    from torch._inductor import ir, lowering
+    constant weights."""
+    from torch._inductor import ir, lowering, mkldnn_ir
 
-    needed = ("LinearUnary", "_create_output_node")
-    version = tuple(int(number) for number in torch.__version__.split(".")[:2])
-    if version < (2, 13) or not all(hasattr(mkldnn, name) for name in needed):
-        return None
-    own: Any = mkldnn  # its functions have no types
+    own: Any = mkldnn_ir  # its functions have no types
     # PyTorch keeps compiled graphs by the names of their operations, so the name changes with this file.
     name = f"rl_training::onednn_linear_{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]}"
 
